@@ -1,0 +1,62 @@
+"""The only reader of time.
+
+Intervals come from a monotonic clock in nanoseconds; UTC is for people and for prices. Owns: both readings, and a
+clock for tests that moves only when told. Refuses to know: what the times are for.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Two readings of now."""
+
+    def monotonic_ns(self) -> int:
+        """Nanoseconds since an arbitrary start; never goes back; comparable within one process only."""
+        ...
+
+    def utc_now(self) -> datetime:
+        """Wall time, aware, UTC. May jump; never subtract two of these to get a duration."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def monotonic_ns(self) -> int:
+        return time.perf_counter_ns()
+
+    def utc_now(self) -> datetime:
+        return datetime.now(UTC)
+
+
+class FakeClock:
+    """A clock that stands still until `advance` is called. Wall time may be set apart from it."""
+
+    def __init__(self, start: datetime | None = None) -> None:
+        self._ns = 0
+        self._wall = start or datetime(2026, 10, 29, 12, 0, tzinfo=UTC)
+
+    def monotonic_ns(self) -> int:
+        return self._ns
+
+    def utc_now(self) -> datetime:
+        return self._wall
+
+    def advance(self, *, ns: int = 0, ms: int = 0, s: int = 0) -> None:
+        """Move both clocks forward together."""
+        step_ns = ns + ms * 1_000_000 + s * 1_000_000_000
+        if step_ns < 0:
+            raise ValueError("a monotonic clock does not go back")
+        self._ns += step_ns
+        self._wall += timedelta(microseconds=step_ns / 1_000)
+
+    def set_wall(self, at: datetime) -> None:
+        """Set wall time alone, as an administrator or NTP would."""
+        self._wall = at
+
+
+SYSTEM_CLOCK: Clock = SystemClock()

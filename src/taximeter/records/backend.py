@@ -1,0 +1,146 @@
+"""The protocol every answering machine speaks: our engine, a hosted provider, another engine.
+
+A `Backend` takes a `Request` and a `Prompt` and gives an `Answer`: a stream of events, all stamped by one monotonic
+clock, the last of which is `Served`. Backends know nothing of HTTP doors, prices or ledgers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from taximeter.records.request import Prompt, Request
+from taximeter.records.timing import Phase
+from taximeter.records.usage import Usage, Work
+
+
+class FinishReason(StrEnum):
+    """Why a choice ended."""
+
+    STOP = "stop"  # an end-of-turn token or a stop string
+    LENGTH = "length"  # the answer's own limit, or the context's
+    CANCELLED = "cancelled"  # nobody wanted the rest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprob:
+    """One candidate for one position: `logprob` is natural, from the model's own logits before any temperature."""
+
+    token_id: int
+    text: str
+    utf8: bytes
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionLogprobs:
+    """The token that was picked, and the likeliest alternatives, best first."""
+
+    picked: TokenLogprob
+    top: tuple[TokenLogprob, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseEntered:
+    """The request does `phase` from `at_ns` on."""
+
+    at_ns: int
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokensGenerated:
+    """`new_tokens` tokens of choice `choice` arrived. `text` is what can be shown by now: it may be empty while a
+    character is incomplete or a stop string may be beginning, and may then belong to earlier tokens too.
+
+    `logprobs` has one entry per new token when they were asked for, else it is empty.
+    """
+
+    at_ns: int
+    choice: int
+    new_tokens: int
+    text: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[PositionLogprobs, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceFinished:
+    """Choice `choice` has ended; `text` is the tail that was still held back."""
+
+    at_ns: int
+    choice: int
+    reason: FinishReason
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """The last event of every answer, also of one that was cancelled: what it took."""
+
+    at_ns: int
+    usage: Usage
+    work: Work | None
+    served_by: str
+    model: str
+
+
+Event = PhaseEntered | TokensGenerated | ChoiceFinished | Served
+
+
+class Answer(Protocol):
+    """An answer being made."""
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        """Events in order. Raises a `TaximeterError` when the backend breaks. Read once."""
+        ...
+
+    async def cancel(self) -> Served:
+        """Stop as soon as possible and say what it took until now. May be called at any time, also twice, also
+        when the stream has ended or broken."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """One model a backend serves. `chat` is False for a model without a chat template."""
+
+    id: str
+    context_length_tokens: int
+    chat: bool
+    owned_by: str = "taximeter"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineTime:
+    """How a machine of our own spent its time since it came up: `busy_ns` of `wall_ns` went to requests, and every
+    nanosecond of it is on some request's `Work.compute_ns`."""
+
+    wall_ns: int
+    busy_ns: int
+
+
+class Backend(Protocol):
+    """Something that answers requests."""
+
+    @property
+    def name(self) -> str:
+        """Short name for receipts, for example `embedded`."""
+        ...
+
+    def models(self) -> Sequence[ModelInfo]: ...
+
+    async def submit(self, request: Request, prompt: Prompt) -> Answer:
+        """Take the request up. Raises `RequestError` when it cannot be served as it stands, `CapacityError` when
+        the queue is full. Once it returns, the answer ends with `Served` or raises."""
+        ...
+
+    def machine_time(self) -> MachineTime | None:
+        """For a backend that is our own machine; None for somebody else's."""
+        ...
+
+    async def aclose(self) -> None:
+        """Stop serving; answers in flight end. Idempotent."""
+        ...

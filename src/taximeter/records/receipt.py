@@ -1,0 +1,77 @@
+"""The receipt: one request with its time, tokens, work and money."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import ClassVar
+
+from taximeter.records.money import Cost
+from taximeter.records.request import Request
+from taximeter.records.timing import Timing
+from taximeter.records.usage import Usage, Work
+
+
+class Outcome(StrEnum):
+    """How a request ended."""
+
+    COMPLETED = "completed"
+    REFUSED = "refused"  # not taken up: a wrong request, an unknown model, a full queue
+    FAILED = "failed"  # taken up and broken by us or by a provider
+    ABORTED = "aborted"  # the client went away or cancelled
+    INTERRUPTED = "interrupted"  # the process died; written by the next one
+
+
+def inter_token_ns(timing: Timing, output_tokens: int | None) -> int | None:
+    """Inter-token latency: (total - time to first token) ÷ (output tokens - 1), to the nearest nanosecond.
+
+    None with fewer than two output tokens or without a first one: unknown, not zero. As the field defines it.
+    """
+    if timing.first_token_ns is None or output_tokens is None or output_tokens < 2:
+        return None
+    return round((timing.total_ns - timing.first_token_ns) / (output_tokens - 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """Everything known about one finished request.
+
+    `timing`, `usage`, `work` and `cost` are None when they are not known; `unmeasured_reason` says why for the first
+    three, `uncosted_reason` for the last. `cost_priced_as` prices the same usage from another price list, to
+    compare. `served_by` names the backend that answered. `finish_reasons` has one entry per choice. `supersedes` is
+    the receipt that this one corrects. `error` is a short class and message, free of secrets and of prompts.
+    """
+
+    id: str
+    request: Request
+    closed_at: datetime
+    outcome: Outcome
+    timing: Timing | None
+    usage: Usage | None
+    work: Work | None = None
+    cost: Cost | None = None
+    cost_priced_as: Cost | None = None
+    uncosted_reason: str | None = None
+    unmeasured_reason: str | None = None
+    served_by: str | None = None
+    model_served: str | None = None
+    finish_reasons: tuple[str, ...] = ()
+    error: str | None = None
+    attempts: int = 1
+    supersedes: str | None = None
+
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("inter_token_ns",)
+
+    def __post_init__(self) -> None:
+        if self.cost is None and self.uncosted_reason is None:
+            raise ValueError("a receipt without a cost must say why")
+        if (self.timing is None or self.usage is None) and self.unmeasured_reason is None:
+            raise ValueError("a receipt without timing or usage must say why")
+
+    @property
+    def inter_token_ns(self) -> int | None:
+        """See `inter_token_ns` of this module."""
+        if self.timing is None or self.usage is None:
+            return None
+        return inter_token_ns(self.timing, self.usage.output_tokens)

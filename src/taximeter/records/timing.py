@@ -1,0 +1,99 @@
+"""Where the time went: exclusive phases that sum to the total, exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from taximeter.records.basis import Basis
+
+
+class Phase(StrEnum):
+    """What a request is doing at an instant. It is always doing exactly one of these."""
+
+    GATEWAY = "gateway"  # in our door: parsing, tokenizing, writing to the client, settling
+    QUEUE = "queue"  # waiting for the engine to take it up
+    PREFILL = "prefill"  # the prompt is being read
+    DECODE = "decode"  # the answer is being written
+    STALLED = "stalled"  # preempted for memory, until it is back where it was
+    UPSTREAM = "upstream"  # inside a provider, not divisible by us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Durations of one request, in nanoseconds of one monotonic clock.
+
+    The phases sum to `total_ns`; anything else raises ValueError. `first_token_ns` is the time from receiving the
+    request to its first generated token on any channel, None when there was none, or when it could not be seen.
+    `longest_gap_ns` is the longest wait between two token arrivals after the first.
+    """
+
+    gateway_ns: int = 0
+    queue_ns: int = 0
+    prefill_ns: int = 0
+    decode_ns: int = 0
+    stalled_ns: int = 0
+    upstream_ns: int = 0
+    total_ns: int
+    first_token_ns: int | None = None
+    longest_gap_ns: int | None = None
+    basis: Basis = Basis.MEASURED
+
+    def __post_init__(self) -> None:
+        phases = self.phases()
+        if min(phases.values()) < 0:
+            raise ValueError(f"a phase cannot be negative: {phases}")
+        if sum(phases.values()) != self.total_ns:
+            raise ValueError(f"phases sum to {sum(phases.values())} ns, the total is {self.total_ns} ns")
+
+    def phases(self) -> dict[Phase, int]:
+        """Every phase with its nanoseconds, in the order a request goes through them."""
+        return {phase: getattr(self, f"{phase.value}_ns") for phase in Phase}
+
+
+class Stopwatch:
+    """Turns a request's events into a `Timing`. Each stamp closes one phase and opens the next, so that every
+    nanosecond from `started_ns` on lands in exactly one phase, by construction.
+
+    Stamps are monotonic and in order per source; one that lies before the last is taken at the last, because two
+    threads may stamp the same instant in either order.
+    """
+
+    def __init__(self, started_ns: int, phase: Phase = Phase.GATEWAY) -> None:
+        self._started_ns = started_ns
+        self._last_ns = started_ns
+        self._phase = phase
+        self._spent_ns = dict.fromkeys(Phase, 0)
+        self._first_token_ns: int | None = None
+        self._last_token_ns: int | None = None
+        self._longest_gap_ns: int | None = None
+
+    def enter(self, phase: Phase, at_ns: int) -> None:
+        """The request does `phase` from `at_ns` on."""
+        at_ns = max(at_ns, self._last_ns)
+        self._spent_ns[self._phase] += at_ns - self._last_ns
+        self._phase, self._last_ns = phase, at_ns
+
+    def tokens(self, at_ns: int) -> None:
+        """At least one generated token arrived at `at_ns`, on any channel."""
+        if self._first_token_ns is None or self._last_token_ns is None:
+            self._first_token_ns = at_ns
+        else:
+            gap_ns = max(0, at_ns - self._last_token_ns)
+            self._longest_gap_ns = max(gap_ns, self._longest_gap_ns or 0)
+        self._last_token_ns = at_ns
+
+    def stop(self, at_ns: int) -> Timing:
+        """The finished timing. The stopwatch may go on: a later `stop` includes what came between."""
+        self.enter(self._phase, at_ns)
+        return Timing(
+            gateway_ns=self._spent_ns[Phase.GATEWAY],
+            queue_ns=self._spent_ns[Phase.QUEUE],
+            prefill_ns=self._spent_ns[Phase.PREFILL],
+            decode_ns=self._spent_ns[Phase.DECODE],
+            stalled_ns=self._spent_ns[Phase.STALLED],
+            upstream_ns=self._spent_ns[Phase.UPSTREAM],
+            total_ns=self._last_ns - self._started_ns,
+            first_token_ns=None if self._first_token_ns is None else self._first_token_ns - self._started_ns,
+            longest_gap_ns=self._longest_gap_ns,
+        )
