@@ -1,0 +1,10 @@
+"""Model files: from bytes on disk to a config, a vocabulary and float32 arrays.
+
+Owns: every file format a model comes in. Refuses to know: how to compute with any of it.
+"""
+
+from taximeter.engine.weights.checkpoint import Checkpoint, open_checkpoint
+from taximeter.engine.weights.config import ModelConfig
+from taximeter.engine.weights.vocabulary import Vocabulary
+
+__all__ = ["Checkpoint", "ModelConfig", "Vocabulary", "open_checkpoint"]

@@ -1,0 +1,67 @@
+"""What every kind of model file offers the engine, and the one door to open any of them.
+
+Owns: the `Checkpoint` protocol and `open_checkpoint`. Refuses to know: how any format is laid out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from taximeter.engine.weights.config import ModelConfig
+from taximeter.engine.weights.gguf_checkpoint import GGUFCheckpoint
+from taximeter.engine.weights.hf_folder import HuggingFaceCheckpoint
+from taximeter.engine.weights.vocabulary import Vocabulary
+from taximeter.errors import ModelFileError
+
+
+class Checkpoint(Protocol):
+    """A model on disk, opened and checked: every tensor its config calls for is there, in the right shape.
+
+    Names are GGUF's: `token_embd.weight`, `output_norm.weight`, `output.weight` (absent when tied to the embedding),
+    and for each layer N `blk.N.PART.weight`, PART being `attn_norm`, `attn_q`, `attn_k`, `attn_v`, `attn_output`,
+    `ffn_norm`, `ffn_gate`, `ffn_up`, `ffn_down`, and for gemma3 also `attn_q_norm`, `attn_k_norm`,
+    `post_attention_norm`, `post_ffw_norm`. Whatever the file's own habits, rows of `attn_q` and `attn_k` come in
+    half-split order (dimension i turns with i + rope_dim/2), and norm weights are what the normed row is multiplied by.
+    """
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    def names(self) -> Sequence[str]:
+        """Every tensor's name."""
+        ...
+
+    def tensor(self, name: str) -> npt.NDArray[np.float32]:
+        """A fresh C-contiguous float32 array, (out_features, in_features) or (size,). KeyError for a name not in
+        `names()`."""
+        ...
+
+    def vocabulary(self) -> Vocabulary:
+        """What to build the tokenizer from. `ModelFileError` when the model comes without one."""
+        ...
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """The model at `path`: a GGUF file, or a folder with config.json, safetensors files and tokenizer.json.
+
+    Reads headers only; tensors are read when asked for. Raises `ModelFileError`, naming the path, for whatever cannot
+    be served: never another exception, whatever the bytes are.
+    """
+    try:
+        if path.is_dir():
+            return HuggingFaceCheckpoint(path)
+        if path.is_file():
+            return GGUFCheckpoint(path)
+    except ModelFileError as error:
+        raise ModelFileError(f"{path}: {error.message}", hint=error.hint) from error
+    except OSError as error:  # not even to be asked what it is
+        raise ModelFileError(f"{path} cannot be read: {error}", hint="check the path of the model") from error
+    raise ModelFileError(f"{path} is neither a file nor a folder", hint="check the path of the model")

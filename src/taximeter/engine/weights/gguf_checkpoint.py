@@ -1,0 +1,215 @@
+"""A GGUF file as a checkpoint: what its metadata says about the model, and its tensors in our order.
+
+Owns: GGUF's key names and defaults (where a key is absent, what llama.cpp assumes), and llama's permuted rows. Refuses
+to know: the container's layout and the arithmetic of block types.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from taximeter.engine.weights.config import (
+    GEMMA3_SLIDING_PATTERN,
+    GEMMA3_SLIDING_ROPE_BASE,
+    LLAMA_ROPE_BASE,
+    ModelConfig,
+    check_tensors,
+    impossible,
+    known_architecture,
+    sliding_pattern,
+)
+from taximeter.engine.weights.dequantize import dequantize
+from taximeter.engine.weights.fields import Fields, shown
+from taximeter.engine.weights.gguf import GGUFFile
+from taximeter.engine.weights.vocabulary import Vocabulary
+from taximeter.errors import ModelFileError
+
+_EMBEDDING = "token_embd.weight"
+_GEMMA3_27B_LAYERS = 62  # the one size whose query scale is not its head's; GGUF has no key for it
+
+
+class GGUFCheckpoint:
+    """See `Checkpoint`."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = GGUFFile(path)
+        self._fields = Fields(self._file.metadata, path.name)
+        self._config = _config(self._fields, self._file)
+        check_tensors(self._config, {name: tensor.shape for name, tensor in self._file.tensors.items()})
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
+    @property
+    def config(self) -> ModelConfig:
+        return self._config
+
+    def names(self) -> Sequence[str]:
+        return tuple(self._file.tensors)
+
+    def tensor(self, name: str) -> npt.NDArray[np.float32]:
+        tensor = self._file.tensors[name]
+        raw = self._file.raw(tensor)
+        if self._config.architecture == "llama":
+            if name.endswith(".attn_q.weight"):
+                raw = raw.reshape(tensor.shape[0], -1)[_half_split_rows(self._config, self._config.heads)]
+            elif name.endswith(".attn_k.weight"):
+                raw = raw.reshape(tensor.shape[0], -1)[_half_split_rows(self._config, self._config.kv_heads)]
+        return dequantize(tensor.kind, raw).reshape(tensor.shape)
+
+    def vocabulary(self) -> Vocabulary:
+        return _vocabulary(self._fields, self._config.vocab_size)
+
+
+def _half_split_rows(config: ModelConfig, heads: int) -> npt.NDArray[np.intp]:
+    """For each row of a half-split projection, the row of the file that holds it.
+
+    Llama files are made for rotating neighbours (2i, 2i+1); the engine rotates (i, i + rope_dim/2).
+    """
+    turned = config.rope_dim
+    order = np.concatenate([np.arange(0, turned, 2), np.arange(1, turned, 2), np.arange(turned, config.head_dim)])
+    return (np.arange(heads)[:, None] * config.head_dim + order).reshape(-1)
+
+
+def _config(fields: Fields, file: GGUFFile) -> ModelConfig:
+    if fields.whole("split.count", 1) > 1:
+        raise ModelFileError(
+            f"{file.path.name} is one part of a split model", hint="join the parts with `llama-gguf-split --merge`"
+        )
+    architecture = known_architecture(fields.text("general.architecture"))
+    keys = fields.under(architecture)
+    _refuse_what_is_not_computed(keys, file)
+    layers = keys.whole("block_count")
+    hidden_size = keys.whole("embedding_length")
+    heads = _same_in_all_layers(keys, "attention.head_count")
+    if heads <= 0:
+        raise impossible(f"a model with {heads} attention heads")
+    head_dim = keys.whole("attention.key_length", hidden_size // heads)
+    if keys.whole("attention.value_length", head_dim) != head_dim:
+        raise ModelFileError("keys and values of different sizes are not supported", hint="use another model")
+    gemma3 = architecture == "gemma3"
+    window, sliding_layers = _sliding(keys, layers) if gemma3 else (None, sliding_pattern(layers, 1))
+    scale_like = hidden_size / heads if gemma3 and layers == _GEMMA3_27B_LAYERS else head_dim
+    return ModelConfig(
+        architecture=architecture,
+        name=fields.optional_text("general.name") or file.path.stem,
+        context_length_tokens=keys.whole("context_length"),
+        hidden_size=hidden_size,
+        layers=layers,
+        heads=heads,
+        kv_heads=_same_in_all_layers(keys, "attention.head_count_kv", heads),
+        head_dim=head_dim,
+        ff_size=_same_in_all_layers(keys, "feed_forward_length"),
+        vocab_size=keys.whole("vocab_size", file.tensors[_EMBEDDING].shape[0] if _EMBEDDING in file.tensors else None),
+        rms_eps=keys.number("attention.layer_norm_rms_epsilon"),
+        rope_base=keys.number("rope.freq_base", LLAMA_ROPE_BASE),
+        rope_base_sliding=keys.number("rope.freq_base_swa", GEMMA3_SLIDING_ROPE_BASE),
+        rope_scale=_rope_scale(keys),
+        rope_dim=keys.whole("rope.dimension_count", head_dim),
+        attention_scale=keys.number("attention.scale", 1 / math.sqrt(max(scale_like, 1))),
+        sliding_window=window,
+        sliding_layers=sliding_layers,
+        embedding_scale=math.sqrt(max(hidden_size, 1)) if gemma3 else 1.0,
+        logit_softcap=keys.number("final_logit_softcapping", 0.0) or None,
+        tied_embeddings="output.weight" not in file.tensors,
+    )
+
+
+def _same_in_all_layers(keys: Fields, name: str, default: int | None = None) -> int:
+    """A number that may be given once or per layer, but must then be the same in all."""
+    if not isinstance(keys.value(name), list):
+        return keys.whole(name, default)
+    values = set(keys.optional_wholes(name) or ())
+    if len(values) != 1:
+        raise ModelFileError(f"{name} differs between layers, which is not supported", hint="use another model")
+    return values.pop()
+
+
+def _refuse_what_is_not_computed(keys: Fields, file: GGUFFile) -> None:
+    if keys.whole("expert_count", 0):
+        raise ModelFileError("mixtures of experts are not supported", hint="use a dense model")
+    if keys.number("attn_logit_softcapping", 0.0):
+        raise ModelFileError("soft-capped attention scores are not supported", hint="use another model")
+    if "rope_freqs.weight" in file.tensors:
+        raise ModelFileError(
+            "rope scaling of kind llama3 is not supported (the file holds rope_freqs.weight)",
+            hint="supported kinds: none and linear",
+        )
+
+
+def _rope_scale(keys: Fields) -> float:
+    kind = keys.optional_text("rope.scaling.type") or "linear"
+    if kind == "none":
+        return 1.0
+    if kind != "linear":
+        raise ModelFileError(
+            f"rope scaling of kind {shown(kind)} is not supported", hint="supported kinds: none and linear"
+        )
+    return keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 0.0)) or 1.0
+
+
+def _sliding(keys: Fields, layers: int) -> tuple[int | None, tuple[bool, ...]]:
+    """(window, which layers slide). The pattern is a period or one flag per layer."""
+    window = keys.whole("attention.sliding_window", 0)
+    name = "attention.sliding_window_pattern"
+    if window == 0:
+        sliding = sliding_pattern(layers, 1)
+    elif isinstance(keys.value(name), list):
+        sliding = tuple(bool(slides) for slides in keys.optional_wholes(name) or ())
+    else:
+        sliding = sliding_pattern(layers, keys.whole(name, GEMMA3_SLIDING_PATTERN))
+    return (window if any(sliding) else None), sliding
+
+
+def _vocabulary(fields: Fields, vocab_size: int) -> Vocabulary:
+    tokenizer = fields.under("tokenizer")
+    keys = tokenizer.under("ggml")
+    model = keys.optional_text("model")
+    if model not in ("gpt2", "llama"):
+        raise ModelFileError(
+            "the file has no tokenizer" if model is None else f"the tokenizer kind {shown(model)} is not supported",
+            hint="supported kinds: gpt2 (byte-level BPE) and llama (SentencePiece)",
+        )
+    tokens = keys.optional_texts("tokens") or ()
+    scores = keys.optional_numbers("scores") or ()
+    token_types = keys.optional_wholes("token_type") or ()
+    if not 0 < len(tokens) <= vocab_size:
+        raise impossible(f"{len(tokens)} tokens for an embedding of {vocab_size} rows")
+    for what, values in (("scores", scores), ("token types", token_types)):
+        if values and len(values) != len(tokens):
+            raise impossible(f"{len(values)} {what} for {len(tokens)} tokens")
+    if model == "llama" and not scores:
+        raise impossible("a SentencePiece vocabulary without scores")
+
+    def token_id(name: str) -> int | None:
+        value = keys.optional_whole(f"{name}_token_id")
+        if value is not None and not 0 <= value < len(tokens):
+            raise impossible(f"the {name} token is {value}, of {len(tokens)} tokens")
+        return value
+
+    eos_id, eot_id, eom_id = token_id("eos"), token_id("eot"), token_id("eom")
+    spm = model == "llama"
+    return Vocabulary(
+        kind="spm" if spm else "bpe",
+        tokens=tokens,
+        merges=keys.optional_texts("merges") or (),
+        scores=scores,
+        token_types=token_types,
+        pre=keys.optional_text("pre"),
+        bos_id=token_id("bos"),
+        eos_id=eos_id,
+        eot_id=eot_id,
+        pad_id=token_id("padding"),
+        unk_id=token_id("unknown"),
+        stop_ids=tuple(dict.fromkeys(stop for stop in (eos_id, eot_id, eom_id) if stop is not None)),
+        add_bos=keys.flag("add_bos_token", spm),
+        add_eos=keys.flag("add_eos_token", False),
+        add_space_prefix=keys.flag("add_space_prefix", spm),
+        chat_template=tokenizer.optional_text("chat_template"),
+    )

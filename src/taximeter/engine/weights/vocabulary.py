@@ -1,0 +1,44 @@
+"""What a tokenizer is built from, as a model's files say it.
+
+Owns: the record. Refuses to know: how text becomes tokens, and what a template does with messages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+VocabularyKind = Literal["bpe", "spm", "json"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """The pieces of one model's tokenizer.
+
+    `kind` says which fields speak: `bpe` (byte-level: `tokens`, `merges`, `pre`), `spm` (SentencePiece: `tokens`,
+    `scores`), or `json`, where everything about splitting text is inside the file `tokenizer_json` and the lists here
+    are empty. `merges` are pairs in one string with a space between, best first. `token_types` has one entry per
+    token: 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte.
+
+    An id is None when the files do not name it. `stop_ids` are all the ids the files name as ending an answer,
+    `eos_id` and `eot_id` among them. `pre` names the rule that splits text before merging.
+    """
+
+    kind: VocabularyKind
+    tokens: tuple[str, ...] = ()
+    merges: tuple[str, ...] = ()
+    scores: tuple[float, ...] = ()
+    token_types: tuple[int, ...] = ()
+    pre: str | None = None
+    bos_id: int | None = None
+    eos_id: int | None = None
+    eot_id: int | None = None
+    pad_id: int | None = None
+    unk_id: int | None = None
+    stop_ids: tuple[int, ...] = ()
+    add_bos: bool = False
+    add_eos: bool = False
+    add_space_prefix: bool = False
+    chat_template: str | None = None
+    tokenizer_json: Path | None = None
