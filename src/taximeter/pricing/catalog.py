@@ -1,0 +1,192 @@
+"""Finds the price of a model at an instant.
+
+Owns: the order of the sources (the user's overlay, then the published data, then the few entries shipped with this
+package), the names models go by, and the refusal to guess. Refuses to know: what was used, and what time it is.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+from datetime import datetime
+from importlib.resources import files
+from pathlib import Path
+
+from taximeter.errors import PricingError
+from taximeter.pricing import published
+from taximeter.pricing.overlay import Overlay, OverlayPrice, tier_name
+from taximeter.pricing.periods import Period
+from taximeter.pricing.published import Listing
+from taximeter.records import EXACT, PriceList, weakest
+
+_BUILTIN = "builtin_prices.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """A model by every name it has here, the one that was asked for first; `listing` is its place in the data."""
+
+    names: tuple[str, ...]
+    listing: Listing | None
+
+    @property
+    def name(self) -> str:
+        return self.names[-1]
+
+
+class Catalog:
+    """Dated prices from three sources, of which the first that has one wins."""
+
+    def __init__(self, overlay: Overlay, builtin: Overlay) -> None:
+        self._overlay = overlay
+        self._builtin = builtin
+
+    @classmethod
+    def load(cls, overlay: Path | None = None) -> Catalog:
+        """The catalog, beneath the user's overlay file if there is one.
+
+        A path with no file counts as an empty one, for the usual place may stay empty; whoever takes a path from a
+        user checks that it exists. Raises ConfigError when the file cannot be read or is not understood: prices that
+        somebody meant to apply are never left out quietly.
+        """
+        builtin = files("taximeter.pricing").joinpath(_BUILTIN).read_text(encoding="utf-8")
+        return cls(
+            Overlay([]) if overlay is None or not overlay.exists() else Overlay.load(overlay),
+            Overlay.parse(builtin, name=_BUILTIN),
+        )
+
+    def resolve(self, model: str) -> str:
+        """The full name, `provider/model`, of the model that `model` names.
+
+        Raises PricingError when there is no such model, or when a name without a provider could be several.
+        """
+        return self._find(model).name
+
+    def price_list(self, model: str, *, at: datetime, tier: str = "standard", input_tokens: int) -> PriceList:
+        """The rates of `model` for a request made at `at`, with a prompt of `input_tokens` in all, cached or not.
+
+        `model` is `provider/model`, or a model's name alone where only one provider can be meant. `tier` is the
+        service tier that the response named, in the provider's words (`default`, `batch`, `flex`, `priority`) or ours.
+
+        Raises PricingError for an unknown model, or a tier or date that no source prices: standard prices never stand
+        in for another tier's. Raises ValueError for a time without a time zone.
+        """
+        if at.tzinfo is None:
+            raise ValueError("a price needs an instant: `at` has no time zone")
+        if input_tokens < 0:
+            raise ValueError(f"a prompt of {input_tokens} tokens cannot be")
+        found = self._find(model)
+        prices = self._quote(found, at, tier_name(tier), input_tokens, overlaid=True)
+        if prices is None:
+            raise self._no_price(found, at, tier_name(tier))
+        return prices
+
+    def _quote(self, found: _Found, at: datetime, tier: str, input_tokens: int, *, overlaid: bool) -> PriceList | None:
+        period = Period()
+        if overlaid:
+            entry, period = self._overlay.select(found.names, tier, at)
+            if entry is not None:
+                return self._apply(entry, period, found, at, tier, input_tokens)
+        if found.listing is not None:
+            prices = published.price_list(found.listing, at=at, tier=tier, input_tokens=input_tokens)
+            if prices is not None:
+                return _limited(prices, period)
+        entry, builtin_period = self._builtin.select(found.names, tier, at)
+        if entry is None:
+            return None
+        return self._apply(entry, builtin_period.within(period), found, at, tier, input_tokens)
+
+    def _apply(
+        self, entry: OverlayPrice, period: Period, found: _Found, at: datetime, tier: str, input_tokens: int
+    ) -> PriceList | None:
+        if entry.times_standard is None:
+            return PriceList(
+                model=found.name,
+                rates=entry.rates(input_tokens),
+                source=entry.source,
+                tier=tier,
+                valid_from=period.start,
+                valid_until=period.end,
+                checked_on=entry.checked_on,
+                basis=entry.basis,
+            )
+        # A factor on the standard tier itself is a factor on what the sources beneath say.
+        standard = self._quote(found, at, "standard", input_tokens, overlaid=tier != "standard")
+        if standard is None:
+            return None
+        rates = tuple(
+            replace(rate, amount=EXACT.multiply(rate.amount, entry.times_standard))
+            if rate.unit.endswith("_tokens")
+            else rate
+            for rate in standard.rates
+        )
+        factored = replace(
+            standard,
+            rates=rates,
+            tier=tier,
+            source=f"{entry.source}: {entry.times_standard} x {standard.source}",
+            checked_on=entry.checked_on,
+            basis=weakest((entry.basis, standard.basis)),
+        )
+        return _limited(factored, period)
+
+    def _find(self, model: str) -> _Found:
+        asked = model.strip().lower()
+        provider, _, name = asked.partition("/")
+        if not (name and (published.provider_known(provider) or asked in self._written())):
+            provider, name = self._owner(model, asked), asked
+        full_name = f"{provider}/{name}"
+        listing = published.listing(provider, name)
+        if listing is None and full_name not in self._written():
+            raise self._unknown(model, asked)
+        # An alias may have an entry of its own in the overlay, so it stays among the names.
+        return _Found(names=_distinct(full_name, *([] if listing is None else [listing.name])), listing=listing)
+
+    def _owner(self, model: str, asked: str) -> str:
+        """The provider of a model that was named without one."""
+        written = [name for name in self._written() if name.partition("/")[2] == asked]
+        names = [*written, *(listing.name for listing in published.listings_by_name(asked))]
+        owners = list(dict.fromkeys(name.partition("/")[0] for name in names))
+        if not owners:
+            raise self._unknown(model, asked)
+        if len(owners) > 1:
+            raise PricingError(
+                f"{model!r} could be the model of {len(owners)} providers",
+                hint="say whose: " + ", ".join(f"{owner}/{asked}" for owner in owners[:5]),
+            )
+        return owners[0]
+
+    def _written(self) -> list[str]:
+        """Every model with an entry in a file."""
+        return self._overlay.models() + self._builtin.models()
+
+    def _unknown(self, model: str, asked: str) -> PricingError:
+        known = [*self._written(), *published.names()]
+        close = difflib.get_close_matches(asked, known, n=3)
+        if not close:
+            by_model = {name.partition("/")[2]: name for name in reversed(known)}
+            close = [by_model[name] for name in difflib.get_close_matches(asked.partition("/")[2] or asked, by_model)]
+        hint = f"did you mean {', '.join(close)}?" if close else "give its prices in an overlay file"
+        return PricingError(f"no prices for a model called {model!r}", hint=hint)
+
+    def _no_price(self, found: _Found, at: datetime, tier: str) -> PricingError:
+        sources = (
+            self._overlay.tiers(found.names, at),
+            [] if found.listing is None else published.tiers(found.listing, at),
+            self._builtin.tiers(found.names, at),
+        )
+        priced = dict.fromkeys(tier for tiers in sources for tier in tiers)
+        known = f"priced then: {', '.join(priced)}; " if priced else ""
+        return PricingError(
+            f"{found.name} has no known price for the tier {tier!r} on {at:%Y-%m-%d}",
+            hint=f"{known}give what you paid in your overlay file",
+        )
+
+
+def _distinct(*names: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+def _limited(prices: PriceList, period: Period) -> PriceList:
+    both = Period(start=prices.valid_from, end=prices.valid_until).within(period)
+    return replace(prices, valid_from=both.start, valid_until=both.end)

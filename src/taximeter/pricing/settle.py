@@ -1,0 +1,100 @@
+"""Makes a receipt: what is known about a finished request, and what it cost.
+
+Owns: which price applies to a request, and the reason where none does. Refuses to know: how the request was served,
+and where the receipt goes.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+
+from taximeter.errors import PricingError
+from taximeter.pricing.catalog import Catalog
+from taximeter.pricing.charge import charge
+from taximeter.pricing.machine import MachineMeter
+from taximeter.records import Cost, Outcome, Receipt, Request, Timing, Usage, Work
+
+_log = logging.getLogger(__name__)
+
+
+class Settler:
+    """Settles requests that a machine of our own served.
+
+    `machine` charges their time, None when no rate is set. `priced_as` names a model whose published price for the
+    same usage is put beside it, to compare.
+    """
+
+    def __init__(self, *, catalog: Catalog, machine: MachineMeter | None = None, priced_as: str | None = None) -> None:
+        """Raises PricingError when `priced_as` names no model, so that a typo stops the server at its start."""
+        self._catalog = catalog
+        self._machine = machine
+        self._priced_as = None if priced_as is None else catalog.resolve(priced_as)
+
+    @property
+    def machine(self) -> MachineMeter | None:
+        """The meter, for its statement."""
+        return self._machine
+
+    def settle(
+        self,
+        *,
+        receipt_id: str,
+        request: Request,
+        closed_at: datetime,
+        outcome: Outcome,
+        timing: Timing | None,
+        usage: Usage | None,
+        work: Work | None = None,
+        served_by: str | None = None,
+        model_served: str | None = None,
+        finish_reasons: tuple[str, ...] = (),
+        error: str | None = None,
+        unmeasured_reason: str | None = None,
+    ) -> Receipt:
+        """The receipt. Call it once for each request: machine time that is charged stays charged."""
+        cost = None
+        uncosted_reason = None
+        if work is None:
+            uncosted_reason = _why_no_work(outcome, unmeasured_reason)
+        elif self._machine is None:
+            uncosted_reason = "no machine rate: set --machine-rate"
+        else:
+            cost = self._machine.charge(work.compute_ns)
+        return Receipt(
+            id=receipt_id,
+            request=request,
+            closed_at=closed_at,
+            outcome=outcome,
+            timing=timing,
+            usage=usage,
+            work=work,
+            cost=cost,
+            cost_priced_as=self._compare(receipt_id, request, usage),
+            uncosted_reason=uncosted_reason,
+            unmeasured_reason=unmeasured_reason,
+            served_by=served_by,
+            model_served=model_served,
+            finish_reasons=finish_reasons,
+            error=error,
+        )
+
+    def _compare(self, receipt_id: str, request: Request, usage: Usage | None) -> Cost | None:
+        """A comparison that cannot be made is left out and logged: it never keeps a receipt from being written."""
+        if self._priced_as is None or usage is None:
+            return None
+        try:
+            # Where a bucket is unknown the length of the prompt is too, and `charge` says which bucket it is.
+            prices = self._catalog.price_list(
+                self._priced_as, at=request.received_at, input_tokens=usage.input_tokens or 0
+            )
+            return charge(usage, prices)
+        except PricingError as error:
+            _log.warning("%s is not priced as %s: %s", receipt_id, self._priced_as, error)
+            return None
+
+
+def _why_no_work(outcome: Outcome, unmeasured_reason: str | None) -> str:
+    if outcome is Outcome.REFUSED:
+        return "refused before any work was done"
+    return "machine time unknown" if unmeasured_reason is None else f"machine time unknown: {unmeasured_reason}"

@@ -1,0 +1,170 @@
+"""Which source wins, and which model is meant."""
+
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from taximeter.errors import ConfigError, PricingError
+from taximeter.pricing import Catalog
+from taximeter.records import Basis, PriceList
+
+OCTOBER = datetime(2026, 10, 29, tzinfo=UTC)
+SONNET = "anthropic/claude-sonnet-5-5"
+CATALOG = Catalog.load()
+
+
+def overlaid(tmp_path: Path, text: str) -> Catalog:
+    path = tmp_path / "prices.toml"
+    path.write_text(text, encoding="utf-8")
+    return Catalog.load(path)
+
+
+def fresh(prices: PriceList) -> Decimal:
+    rate = prices.rate("input_fresh_tokens")
+    assert rate is not None
+    return rate.amount * 1_000_000 / rate.per
+
+
+def test_the_overlay_wins(tmp_path: Path):
+    """What somebody wrote down beats what is published, in its period and for its tier."""
+    catalog = overlaid(
+        tmp_path,
+        f'[[price]]\nmodel = "{SONNET}"\nvalid_from = 2026-10-01\nvalid_until = 2027-01-01\n'
+        'source = "contract 17"\nchecked_on = 2026-09-30\ninput_fresh_per_million_usd = "1.80"\n',
+    )
+    ours = catalog.price_list(SONNET, at=OCTOBER, input_tokens=1)
+    assert fresh(ours) == Decimal("1.80")
+    assert ours.rate("output_text_tokens") is None  # an entry is a whole price list, not a patch
+    assert (ours.model, ours.source, ours.checked_on) == (SONNET, "contract 17", date(2026, 9, 30))
+    assert (ours.valid_from, ours.valid_until) == (
+        datetime(2026, 10, 1, tzinfo=UTC),
+        datetime(2027, 1, 1, tzinfo=UTC),
+    )
+    published = catalog.price_list(SONNET, at=datetime(2026, 9, 30, tzinfo=UTC), input_tokens=1)
+    assert fresh(published) == 2
+    assert published.valid_until == ours.valid_from
+    assert fresh(catalog.price_list(SONNET, at=OCTOBER, tier="batch", input_tokens=1)) == 1
+
+
+def test_the_overlay_adds_models(tmp_path: Path):
+    """A model that nobody publishes a price for can be given one, and found by its name."""
+    catalog = overlaid(tmp_path, '[[price]]\nmodel = "home/Llama-Mine"\ninput_fresh_per_million_usd = 1\n')
+    assert catalog.resolve("home/llama-mine") == "home/llama-mine"
+    assert catalog.resolve("LLAMA-MINE") == "home/llama-mine"
+    assert fresh(catalog.price_list("llama-mine", at=OCTOBER, input_tokens=1)) == 1
+
+
+def test_an_alias_shares_the_price(tmp_path: Path):
+    """A dated or dotted name is the same model; an entry for exactly that name comes first."""
+    catalog = overlaid(tmp_path, f'[[price]]\nmodel = "{SONNET}"\ninput_fresh_per_million_usd = 1\n')
+    for alias in ("anthropic/claude-sonnet-5-5-20261001", "anthropic/claude-sonnet-5.5", "claude-sonnet-5.5"):
+        assert catalog.resolve(alias) == SONNET
+        assert fresh(catalog.price_list(alias, at=OCTOBER, input_tokens=1)) == 1
+    own = overlaid(tmp_path, '[[price]]\nmodel = "anthropic/claude-sonnet-5.5"\ninput_fresh_per_million_usd = 3\n')
+    assert fresh(own.price_list("claude-sonnet-5.5", at=OCTOBER, input_tokens=1)) == 3
+    assert fresh(own.price_list(SONNET, at=OCTOBER, input_tokens=1)) == 2
+
+
+def test_a_factor_is_on_the_standard_price_of_the_day(tmp_path: Path):
+    """A discount follows the price it is on: its rates, its dates, its context length; counted extras keep theirs."""
+    catalog = overlaid(
+        tmp_path,
+        '[[price]]\nmodel = "openai/gpt-5.6-sol"\ntier = "batch"\ntimes_standard = "0.5"\nsource = "batch deal"\n'
+        "valid_until = 2026-10-01\n",
+    )
+    before, after = (
+        catalog.price_list("openai/gpt-5.6-sol", at=datetime(2026, 8, day, tzinfo=UTC), tier="batch", input_tokens=1)
+        for day in (20, 21)
+    )
+    assert (fresh(before), fresh(after)) == (Decimal("2.5"), 2)
+    assert before.valid_until == after.valid_from == datetime(2026, 8, 21, tzinfo=UTC)
+    assert after.valid_until == datetime(2026, 10, 1, tzinfo=UTC)
+    assert after.tier == "batch"
+    assert after.source.startswith("batch deal: 0.5 x genai-prices ")
+    searches = after.rate("web_searches")
+    assert searches is not None
+    assert searches.amount == 10
+    long = catalog.price_list("openai/gpt-5.6-sol", at=before.valid_until, tier="batch", input_tokens=272_001)
+    assert fresh(long) == 4
+
+
+def test_a_factor_on_the_standard_tier_is_on_the_published_price(tmp_path: Path):
+    """Ten per cent off all of a provider is one entry; a factor for another tier is a factor on that."""
+    catalog = overlaid(
+        tmp_path,
+        '[[price]]\nmodel = "anthropic/*"\ntimes_standard = "0.9"\n'
+        '[[price]]\nmodel = "anthropic/*"\ntier = "batch"\ntimes_standard = "0.5"\n',
+    )
+    assert fresh(catalog.price_list(SONNET, at=OCTOBER, input_tokens=1)) == Decimal("1.8")
+    assert fresh(catalog.price_list(SONNET, at=OCTOBER, tier="batch", input_tokens=1)) == Decimal("0.9")
+    assert fresh(catalog.price_list("openai/gpt-5", at=OCTOBER, input_tokens=1)) == Decimal("1.25")
+
+
+def test_a_factor_on_nothing_is_no_price(tmp_path: Path):
+    """A discount on a price that nobody knows is refused."""
+    catalog = overlaid(tmp_path, '[[price]]\nmodel = "home/mine"\ntier = "batch"\ntimes_standard = "0.5"\n')
+    with pytest.raises(PricingError, match="no known price for the tier 'batch'"):
+        catalog.price_list("home/mine", at=OCTOBER, tier="batch", input_tokens=1)
+
+
+def test_what_ships_with_the_package_fills_gaps_only():
+    """Anthropic's batch discount is older than its entry in the data: half, and marked as assumed, before that."""
+    before = CATALOG.price_list(
+        "anthropic/claude-opus-4-6", at=OCTOBER - timedelta(days=58), tier="batch", input_tokens=1
+    )
+    entered = CATALOG.price_list("anthropic/claude-opus-4-6", at=OCTOBER, tier="batch", input_tokens=1)
+    assert fresh(before) == fresh(entered) == Decimal("2.5")
+    assert (before.basis, entered.basis) == (Basis.ASSUMED, Basis.REPORTED)
+    assert before.checked_on == date(2026, 10, 29)
+    assert "platform.claude.com" in before.source
+    assert entered.source.startswith("genai-prices ")
+    with pytest.raises(PricingError, match="priced then: standard"):
+        CATALOG.price_list(
+            "anthropic/claude-3-haiku", at=datetime(2024, 10, 7, tzinfo=UTC), tier="batch", input_tokens=1
+        )
+
+
+@pytest.mark.parametrize(
+    ("asked", "hint"),
+    [
+        ("anthropic/claude-sonet-5-5", "did you mean anthropic/claude-sonnet-5-5"),
+        ("claude-sonnet-55", "anthropic/claude-sonnet-5-5"),
+        ("zzzz-qqqq", "overlay file"),
+        ("nobody/zzzz-qqqq", "overlay file"),
+        ("", "overlay file"),
+    ],
+)
+def test_an_unknown_model_is_refused_with_its_neighbours(asked: str, hint: str):
+    """A typo is told what it may have meant, and costs nothing: least of all zero."""
+    with pytest.raises(PricingError, match="no prices for a model called") as refused:
+        CATALOG.price_list(asked, at=OCTOBER, input_tokens=1)
+    assert refused.value.hint is not None
+    assert hint in refused.value.hint
+
+
+def test_a_name_that_several_sell_needs_a_provider(tmp_path: Path):
+    """The same weights cost differently elsewhere: which ones is not guessed."""
+    with pytest.raises(PricingError, match="providers") as refused:
+        CATALOG.resolve("meta-llama/llama-3.1-8b-instruct")
+    assert refused.value.hint is not None
+    assert refused.value.hint.startswith("say whose: ")
+    catalog = overlaid(tmp_path, '[[price]]\nmodel = "home/gpt-4o"\ninput_fresh_per_million_usd = 1\n')
+    with pytest.raises(PricingError, match="2 providers"):
+        catalog.resolve("gpt-4o")
+
+
+def test_an_instant_has_a_time_zone_and_a_prompt_a_length():
+    """The catalog never completes what a caller left out."""
+    with pytest.raises(ValueError, match="time zone"):
+        CATALOG.price_list(SONNET, at=datetime(2026, 10, 29), input_tokens=1)  # noqa: DTZ001 - that is the point
+    with pytest.raises(ValueError, match="-1 tokens"):
+        CATALOG.price_list(SONNET, at=OCTOBER, input_tokens=-1)
+
+
+def test_the_overlays_usual_place_may_be_empty(tmp_path: Path):
+    """No file is no prices of one's own; a broken one is an error."""
+    assert fresh(Catalog.load(tmp_path / "prices.toml").price_list(SONNET, at=OCTOBER, input_tokens=1)) == 2
+    with pytest.raises(ConfigError, match="has no price"):
+        overlaid(tmp_path, f'[[price]]\nmodel = "{SONNET}"\n')

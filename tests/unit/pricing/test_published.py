@@ -1,0 +1,145 @@
+"""The published data in our words, compared with the package's own arithmetic."""
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import genai_prices
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taximeter.pricing import published
+from taximeter.pricing.charge import charge
+from taximeter.records import PriceList
+from tests.price_card import usage
+
+OCTOBER = datetime(2026, 10, 29, tzinfo=UTC)
+
+MODELS = [
+    "anthropic/claude-sonnet-5-5",
+    "anthropic/claude-haiku-5-5",
+    "anthropic/claude-opus-4-6",
+    "openai/gpt-5",
+    "openai/gpt-5.4",
+    "openai/gpt-5.6-sol",
+    "openai/o3",
+    "google/gemini-2.5-pro",
+    "deepseek/deepseek-v4-pro",
+]
+CONTEXTS = {"standard": None, "batch": {"processing": "batch"}, "flex": {"service_tier": "flex"}}
+
+
+def prices(model: str, *, at: datetime = OCTOBER, tier: str = "standard", input_tokens: int = 1) -> PriceList | None:
+    provider, _, name = model.partition("/")
+    entry = published.listing(provider, name)
+    assert entry is not None
+    return published.price_list(entry, at=at, tier=tier, input_tokens=input_tokens)
+
+
+def amounts(found: PriceList | None) -> dict[str, Decimal]:
+    assert found is not None
+    return {rate.unit: rate.amount for rate in found.rates}
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    model=st.sampled_from(MODELS),
+    tier=st.sampled_from(list(CONTEXTS)),
+    at=st.datetimes(datetime(2025, 1, 1), datetime(2027, 6, 1), timezones=st.just(UTC)),  # noqa: DTZ001 - the zone is beside it
+    fresh=st.integers(0, 400_000),
+    read=st.integers(0, 400_000),
+    text=st.integers(0, 100_000),
+)
+def test_our_bills_agree_with_the_packages_own(model: str, tier: str, at: datetime, fresh: int, read: int, text: int):
+    """Wherever we quote a price, the package's own calculator comes to the same total."""
+    found = prices(model, at=at, tier=tier, input_tokens=fresh + read)
+    if found is None:
+        assert tier != "standard"
+        return
+    theirs = genai_prices.calc_price(
+        genai_prices.Usage(input_tokens=fresh + read, cache_read_tokens=read, output_tokens=text),
+        model.partition("/")[2],
+        provider_id=model.partition("/")[0],
+        genai_request_timestamp=at,
+        price_context=CONTEXTS[tier],
+    )
+    assert charge(usage(fresh=fresh, read=read, text=text), found).total == theirs.total_price
+
+
+def test_the_list_names_its_source_and_its_own_dates():
+    """A receipt can say which edition of the data, and from when to when the price held."""
+    before = prices("openai/gpt-5.6-sol", at=datetime(2026, 8, 20, 23, 59, tzinfo=UTC))
+    after = prices("openai/gpt-5.6-sol", at=datetime(2026, 8, 21, tzinfo=UTC))
+    change = datetime(2026, 8, 21, tzinfo=UTC)
+    assert before is not None
+    assert after is not None
+    assert before.source == f"genai-prices {genai_prices.__version__}"
+    assert (before.valid_from, before.valid_until) == (None, change)
+    assert (after.valid_from, after.valid_until) == (change, None)
+    assert (before.model, before.tier) == ("openai/gpt-5.6-sol", "standard")
+
+
+def test_prices_by_the_hour_have_their_hours_as_dates():
+    """A price that changes with the time of day holds until the next change."""
+    for hour in (0, 1, 3, 4, 6, 10, 23):
+        at = datetime(2026, 10, 29, hour, tzinfo=UTC)
+        found = prices("deepseek/deepseek-v4-pro", at=at)
+        assert found is not None
+        assert found.valid_from is not None
+        assert found.valid_until is not None
+        assert found.valid_from <= at < found.valid_until
+        assert amounts(prices("deepseek/deepseek-v4-pro", at=found.valid_from)) == amounts(found)
+        assert amounts(prices("deepseek/deepseek-v4-pro", at=found.valid_until)) != amounts(found)
+        just_before = found.valid_from - timedelta(microseconds=1)
+        assert amounts(prices("deepseek/deepseek-v4-pro", at=just_before)) != amounts(found)
+
+
+def test_reasoning_is_output_and_short_writes_are_the_plain_ones():
+    """Where the data has one price for several of our buckets, each bucket gets it; a 1-hour write never does."""
+    sonnet = amounts(prices("anthropic/claude-sonnet-5-5"))
+    assert sonnet["output_reasoning_tokens"] == sonnet["output_text_tokens"] == 10
+    assert (sonnet["input_cache_write_5m_tokens"], sonnet["input_cache_write_1h_tokens"]) == (Decimal("2.5"), 4)
+    sol = amounts(prices("openai/gpt-5.6-sol"))
+    assert "input_cache_write_5m_tokens" in sol
+    assert "input_cache_write_1h_tokens" not in sol
+
+
+def test_other_tokens_and_tool_calls_keep_the_datas_names():
+    """Audio, searches and the like can be billed; minutes of audio cannot, for their rounding is not in the data."""
+    assert published.OTHER_UNITS["web_searches"] == 1_000
+    assert published.OTHER_UNITS["input_audio_tokens"] == 1_000_000
+    assert "input_tokens" not in published.OTHER_UNITS
+    assert "audio_seconds" not in published.OTHER_UNITS
+
+
+@pytest.mark.parametrize(("tier", "day"), [("batch", 14), ("flex", 12), ("priority", 12)])
+def test_a_tier_without_a_price_at_that_date_has_none(tier: str, day: int):
+    """The data dates its tiers from the day they were entered. Before it the package bills the standard price."""
+    entered = datetime(2026, 10, day, tzinfo=UTC)
+    found = prices("openai/gpt-5", at=entered, tier=tier)
+    assert amounts(found) != amounts(prices("openai/gpt-5", at=entered))
+    assert found is not None
+    assert found.valid_from == entered
+    assert prices("openai/gpt-5", at=entered - timedelta(microseconds=1), tier=tier) is None
+
+
+def test_a_tier_that_nobody_has_heard_of_has_no_price():
+    """Unknown words select nothing; the package ignores them and bills the standard price."""
+    assert prices("openai/gpt-5", tier="fast+batch") is None
+    assert prices("openai/gpt-5", tier="us-only") is None
+
+
+def test_resold_models_have_their_makers_standard_price_only():
+    """Where a provider sells another's model, tiers of the maker are not its own."""
+    entry = published.listing("azure", "gpt-5")
+    assert entry is not None
+    assert not entry.own
+    assert published.tiers(entry, OCTOBER) == ["standard"]
+
+
+def test_a_name_of_its_own_belongs_to_its_maker():
+    """A model's name without a provider is its maker's; without a maker, it is everybody's who sells it."""
+    assert [entry.name for entry in published.listings_by_name("claude-sonnet-5-5")] == ["anthropic/claude-sonnet-5-5"]
+    assert [entry.name for entry in published.listings_by_name("gpt-4o")] == ["openai/gpt-4o"]
+    assert len(published.listings_by_name("meta-llama/llama-3.1-8b-instruct")) > 1
+    assert published.listings_by_name("no-such-model") == []

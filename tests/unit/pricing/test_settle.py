@@ -1,0 +1,161 @@
+"""From a finished request to its receipt."""
+
+import logging
+import re
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from taximeter.errors import PricingError
+from taximeter.pricing import Catalog, MachineMeter, Settler
+from taximeter.records import (
+    NS_PER_HOUR,
+    Basis,
+    Dialect,
+    MachineRate,
+    Outcome,
+    Receipt,
+    Request,
+    Timing,
+    Usage,
+    Work,
+)
+from tests.price_card import CHECKED_AT, PRICE_CARD, usage
+
+CATALOG = Catalog.load(PRICE_CARD)
+CLOSED_AT = datetime(2026, 10, 29, 0, 0, 9, tzinfo=UTC)
+WORK = Work(prefill_passes=1, decode_passes=9, computed_tokens=14, compute_ns=NS_PER_HOUR // 1000)
+USED = usage(fresh=5, text=10, basis=Basis.MEASURED)
+TIMING = Timing(prefill_ns=5, decode_ns=10, total_ns=15)
+
+
+def meter() -> MachineMeter:
+    return MachineMeter(MachineRate(amount_per_hour=Decimal("0.50")))
+
+
+def settle(settler: Settler, *, received_at: datetime = CHECKED_AT, **fields: Any) -> Receipt:
+    request = Request(
+        id="req_1", received_at=received_at, received_ns=0, dialect=Dialect.OPENAI_CHAT, model="smollm2-135m-instruct"
+    )
+    known: dict[str, Any] = {"outcome": Outcome.COMPLETED, "timing": TIMING, "usage": USED, "work": WORK}
+    return settler.settle(receipt_id="rcp_1", request=request, closed_at=CLOSED_AT, **{**known, **fields})
+
+
+def test_work_is_charged_to_the_machine():
+    """The machine's time becomes the cost, and everything known is on the receipt."""
+    receipt = settle(
+        Settler(catalog=CATALOG, machine=meter()),
+        served_by="embedded",
+        model_served="smollm2-135m-instruct",
+        finish_reasons=("stop",),
+    )
+    assert receipt.cost is not None
+    assert receipt.cost.total == Decimal("0.50") / 1000
+    assert receipt.uncosted_reason is None
+    assert receipt.cost_priced_as is None
+    assert (receipt.id, receipt.closed_at, receipt.served_by, receipt.finish_reasons) == (
+        "rcp_1",
+        CLOSED_AT,
+        "embedded",
+        ("stop",),
+    )
+    assert (receipt.timing, receipt.usage, receipt.work) == (TIMING, USED, WORK)
+
+
+def test_a_failed_request_is_charged_for_its_work():
+    """An answer that broke or was not wanted has still used the machine."""
+    settler = Settler(catalog=CATALOG, machine=meter())
+    for outcome in (Outcome.FAILED, Outcome.ABORTED):
+        receipt = settle(settler, outcome=outcome, error="EngineError: broken")
+        assert receipt.cost is not None
+        assert receipt.error == "EngineError: broken"
+    assert settler.machine is not None
+    assert settler.machine.charged_ns == 2 * WORK.compute_ns
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"outcome": Outcome.REFUSED, "unmeasured_reason": "refused"}, "refused before any work was done"),
+        (
+            {"outcome": Outcome.FAILED, "unmeasured_reason": "the engine broke"},
+            "machine time unknown: the engine broke",
+        ),
+        ({"outcome": Outcome.COMPLETED, "timing": TIMING, "usage": USED}, "machine time unknown"),
+    ],
+)
+def test_a_receipt_without_a_cost_says_why(fields: dict[str, Any], reason: str):
+    """Unknown is not zero: there is no cost, and there is a reason in plain words."""
+    receipt = settle(
+        Settler(catalog=CATALOG, machine=meter()), **{"timing": None, "usage": None, "work": None, **fields}
+    )
+    assert receipt.cost is None
+    assert receipt.uncosted_reason == reason
+
+
+def test_a_machine_without_a_rate_has_no_cost():
+    """The reason says what to set."""
+    receipt = settle(Settler(catalog=CATALOG))
+    assert receipt.cost is None
+    assert receipt.uncosted_reason == "no machine rate: set --machine-rate"
+
+
+def test_the_same_usage_is_priced_from_a_list_beside_it():
+    """What it would have cost there, at the time it was asked, whatever it costs here."""
+    settler = Settler(catalog=CATALOG, priced_as="card/gpt-5.6-sol")
+    before = settle(settler, received_at=datetime(2026, 8, 20, tzinfo=UTC)).cost_priced_as
+    after = settle(settler, received_at=datetime(2026, 8, 21, tzinfo=UTC)).cost_priced_as
+    assert before is not None
+    assert before.total == (5 * Decimal(5) + 10 * Decimal(30)) / 1_000_000
+    assert after is not None
+    assert after.total == (5 * Decimal(4) + 10 * Decimal(20)) / 1_000_000
+    assert after.price_list is not None
+    assert after.price_list.model == "card/gpt-5.6-sol"
+
+
+def test_the_whole_prompt_picks_the_context_price():
+    """Cached tokens count towards the length of the prompt."""
+    settler = Settler(catalog=CATALOG, priced_as="card/gpt-5.4")
+    receipt = settle(settler, usage=usage(fresh=72_001, read=200_000))
+    assert receipt.cost_priced_as is not None
+    assert receipt.cost_priced_as.total == (72_001 * Decimal(5) + 200_000 * Decimal("0.5")) / 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("used", "why"),
+    [
+        (usage(fresh=5, read=4, text=1), "no price for input_cache_read_tokens"),
+        (
+            Usage(
+                input_fresh_tokens=None,
+                input_cache_read_tokens=0,
+                output_text_tokens=1,
+                unknown_reasons={"input_fresh_tokens": "cut off"},
+            ),
+            "input_fresh_tokens is unknown.*cut off",
+        ),
+    ],
+)
+def test_a_comparison_that_cannot_be_made_is_logged(used: Usage, why: str, caplog: pytest.LogCaptureFixture):
+    """It is left out, the receipt is written all the same, and the log says why."""
+    settler = Settler(catalog=CATALOG, machine=meter(), priced_as="card/haiku-4-5")
+    with caplog.at_level(logging.WARNING):
+        receipt = settle(settler, usage=used)
+    assert receipt.cost is not None
+    assert receipt.cost_priced_as is None
+    assert re.search(f"rcp_1 is not priced as card/haiku-4-5: .*{why}", caplog.text)
+
+
+def test_no_usage_no_comparison():
+    """Nothing is priced from nothing."""
+    settler = Settler(catalog=CATALOG, priced_as="card/haiku-4-5")
+    receipt = settle(settler, outcome=Outcome.FAILED, usage=None, unmeasured_reason="no usage came")
+    assert receipt.cost_priced_as is None
+
+
+def test_a_typo_in_priced_as_stops_the_start():
+    """A model that does not exist is refused before the first request, not at each one."""
+    with pytest.raises(PricingError, match="card/gpt-5"):
+        Settler(catalog=CATALOG, priced_as="card/gpt-55")
