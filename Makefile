@@ -1,0 +1,84 @@
+# Taximeter from a clean clone: `make run` for a model that answers with receipts, `make test` for the proof.
+# What they need is made once, under .venv, and made again when pyproject.toml or the native sources change.
+
+VENV         ?= .venv
+MODEL        ?= smollm2-135m-instruct
+MACHINE_RATE ?= 0.50/h
+PRICED_AS    ?= anthropic/claude-haiku-5-5
+ARGS         ?=
+PYTHON       ?=
+
+PY     := $(VENV)/bin/python
+LOG    := $(VENV)/install.log
+NATIVE := $(shell find native -type f)
+PIP    := $(PY) -m pip --disable-pip-version-check
+
+.DELETE_ON_ERROR:
+.PHONY: help install run test check bench clean
+
+help:
+	@echo 'make run      serve $(MODEL) on this machine, with receipts   (MODEL= MACHINE_RATE= PRICED_AS= ARGS=)'
+	@echo 'make test     run the tests                                   (ARGS="-k ledger")'
+	@echo 'make check    run the gates: ruff, pyright, import-linter'
+	@echo 'make bench    measure the kernels'
+	@echo 'make install  install into $(VENV) again, for instance after moving a module'
+	@echo 'make clean    remove all that was made here'
+
+run: $(VENV)/.installed
+	@$(VENV)/bin/taximeter models pull $(MODEL)
+	@exec $(VENV)/bin/taximeter serve --model $(MODEL) --demo --machine-rate $(MACHINE_RATE) --priced-as $(PRICED_AS) $(ARGS)
+
+test: $(VENV)/.installed-test
+	@$(VENV)/bin/taximeter models pull smollm2-135m-instruct
+	@$(VENV)/bin/taximeter models pull gemma3-270m
+	$(PY) -m pytest $(ARGS)
+
+check: $(VENV)/.installed-dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/pyright
+	$(VENV)/bin/lint-imports
+
+bench: $(VENV)/.installed
+	$(PY) bench/kernels/bench_matmul.py $(ARGS)
+	$(PY) bench/kernels/bench_attention.py $(ARGS)
+
+install:
+	@rm -f $(VENV)/.installed
+	@$(MAKE) --no-print-directory $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests bench -name __pycache__ -prune -exec rm -rf {} +
+
+# --- What the targets above stand on -------------------------------------------------------------------------------
+
+# Runs a pip command quietly: one line before it, and what it said only if it failed.
+define pip
+	@echo '$(1)'
+	@$(PIP) $(2) >$(LOG) 2>&1 || { tail -n 40 $(LOG); echo 'This failed; the whole of it is in $(LOG).' >&2; exit 1; }
+endef
+
+$(PY):
+	@python='$(PYTHON)'; \
+	for candidate in $${python:-python3.13 python3.12 python3.11 python3}; do \
+	    "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue; \
+	    echo "Making $(VENV) with $$("$$candidate" --version)"; \
+	    "$$candidate" -m venv $(VENV) && exit 0; \
+	    rm -rf $(VENV); \
+	    echo 'It has no working venv module. (Debian and Ubuntu: install python3-venv.)' >&2; exit 1; \
+	done; \
+	echo 'Taximeter needs Python 3.11 or later, and found none. Say where it is: make PYTHON=/path/to/python3' >&2; exit 1
+
+$(VENV)/.installed: pyproject.toml $(NATIVE) | $(PY)
+	$(call pip,Installing Taximeter and building its kernels; this takes a minute or two,install --editable . 'pip>=24.1')
+	@$(PY) -c 'from taximeter.engine import kernels as k; print("kernels:", k.level(), *filter(None, [k.reason()]), sep=" ")'
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(call pip,Installing what the tests need,install 'taximeter[test]')
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed-test
+	$(call pip,Installing the gates,install 'taximeter[dev]')
+	@touch $@

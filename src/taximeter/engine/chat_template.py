@@ -1,0 +1,181 @@
+"""A conversation to token ids, through the template that the model's files bring.
+
+Owns: rendering in a sandbox, and keeping what people wrote from being read as what the template wrote. Refuses to know:
+how text becomes tokens.
+
+The danger: a message that contains `<|im_end|>` must not end its own turn. The rendered text alone cannot tell who
+wrote it. So while rendering, the characters in messages that could begin a control token are replaced by *stand-ins*,
+private-use characters that occur nowhere else. Control tokens are recognised in that rendering; then the stand-ins turn
+back and what lies between control tokens is encoded in one piece, so that ordinary messages get exactly the tokens of
+the text as rendered.
+
+A template may look into a message ("does it hold `</think>`?") and stand-ins may change what it finds. The rendering
+is therefore compared with one of the messages as they are; if they differ, fewer characters are replaced: only those
+that begin a whole control token. If even that changes the template's mind, the messages are refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from taximeter.clock import SYSTEM_CLOCK, Clock
+from taximeter.engine.tokenizer import Tokenizer
+from taximeter.errors import ConfigError, RequestError, TaximeterError
+from taximeter.records import Message
+
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_PRIVATE_USE = range(0xE000, 0xF900)
+
+
+class ChatTemplate:
+    """One model's template, compiled. Safe to use from several threads."""
+
+    def __init__(self, source: str, tokenizer: Tokenizer, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Raises ConfigError when the template is not one."""
+        self._tokenizer = tokenizer
+        self._clock = clock
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlock]
+        )
+        environment.filters["tojson"] = _to_json
+        try:
+            self._template = environment.from_string(source)
+        except (jinja2.TemplateError, RecursionError) as error:
+            raise _broken(error) from error
+
+    def encode(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of the conversation, up to where the assistant is to answer.
+
+        A model that wants a token at the beginning gets it once, whether or not its template writes it. RequestError
+        when the template refuses the messages, or when they cannot be kept apart from it; ConfigError when the
+        template itself fails.
+        """
+        if not messages:
+            raise RequestError("a conversation needs at least one message", param="messages")
+        for message in messages:
+            # A template may put a role inside a control token, as in `<|user|>`: it cannot be anybody's free text.
+            if message.role not in _ROLES:
+                raise RequestError(
+                    "a message has a role that is not known here",
+                    param="messages",
+                    hint=f"known roles: {', '.join(_ROLES)}",
+                )
+        try:
+            "".join(message.content for message in messages).encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise RequestError("a message is not valid Unicode: it has a lone surrogate", param="messages") from error
+        ids = self._encode(messages)
+        bos_id = self._tokenizer.bos_id
+        return [bos_id, *ids] if self._tokenizer.add_bos and bos_id is not None and ids[:1] != [bos_id] else ids
+
+    def _encode(self, messages: Sequence[Message]) -> list[int]:
+        roles = [message.role for message in messages]
+        contents = [message.content for message in messages]
+        now = self._clock.utc_now()  # once, so that renderings can be compared
+        rendered = self._render(roles, contents, now)
+        for suspects in (self._beginnings, self._control_tokens):
+            places = [{*suspects(content)} for content in contents]
+            stand_ins = _stand_ins(
+                {content[at] for content, found in zip(contents, places, strict=True) for at in found},
+                avoid={*rendered, *"".join(contents)},
+            )
+            disguised = [_replaced(content, found, stand_ins) for content, found in zip(contents, places, strict=True)]
+            originals = {stand_in: original for original, stand_in in stand_ins.items()}
+            try:
+                guarded = self._render(roles, disguised, now) if stand_ins else rendered
+            except TaximeterError:
+                continue  # it rendered the messages as they are: what it minds is the disguise
+            if guarded.translate(str.maketrans(originals)) == rendered:
+                return self._tokenizer.encode(guarded, specials=True, stand_ins=originals)
+        raise RequestError(
+            "a message holds the text of a control token, and this model's chat template would act on it",
+            param="messages",
+            hint="remove texts like <|im_end|> from the messages",
+        )
+
+    def _beginnings(self, content: str) -> Iterator[int]:
+        """Places of all characters that a control token could begin with, whatever the template puts after them, and
+        of the first visible one, lest it go on with what the template put before it."""
+        yield from self._tokenizer.control.possible_starts(content)
+        if visible := content.strip():
+            yield content.index(visible)
+
+    def _control_tokens(self, content: str) -> Iterator[int]:
+        """Places where a whole control token is written out."""
+        return (at for at, _ in self._tokenizer.control.starts(content))
+
+    def _render(self, roles: Sequence[str], contents: Sequence[str], now: datetime) -> str:
+        tokenizer = self._tokenizer
+        try:
+            return self._template.render(
+                messages=[{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)],
+                add_generation_prompt=True,
+                bos_token=tokenizer.token_name(tokenizer.bos_id),
+                eos_token=tokenizer.token_name(tokenizer.eos_id),
+                tools=None,
+                documents=None,
+                raise_exception=_refuse,
+                strftime_now=now.strftime,
+            )
+        except RequestError:
+            raise
+        except Exception as error:  # a template is a program that came with a file: it may fail in any way
+            raise _broken(error) from error
+
+
+def _stand_ins(originals: set[str], *, avoid: set[str]) -> dict[str, str]:
+    """A private-use character for each of some characters."""
+    free = (chr(code) for code in _PRIVATE_USE if chr(code) not in avoid)
+    stand_ins = dict(zip(sorted(originals), free, strict=False))
+    if len(stand_ins) < len(originals):
+        raise RequestError("the messages use up the private characters of Unicode", param="messages")
+    return stand_ins
+
+
+def _replaced(content: str, places: Collection[int], stand_ins: Mapping[str, str]) -> str:
+    characters = list(content)
+    for at in places:
+        characters[at] = stand_ins[characters[at]]
+    return "".join(characters)
+
+
+def _broken(error: Exception) -> ConfigError:
+    return ConfigError(
+        f"this model's chat template does not work: {type(error).__name__}: {str(error)[:200]}",
+        hint="use another file of the model, or send a plain prompt to the completions endpoint",
+    )
+
+
+def _refuse(reason: object = "") -> str:
+    """What templates call as `raise_exception`."""
+    raise RequestError(f"the model's chat template refuses the messages: {str(reason)[:200]}", param="messages")
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Templates are written for a `tojson` that does not escape for HTML, as jinja's own does."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+class _GenerationBlock(Extension):
+    """`{% generation %}` marks, for training, what the assistant wrote. For us it is just what is inside."""
+
+    tags = {"generation"}  # noqa: RUF012  (as jinja declares it)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)

@@ -1,0 +1,364 @@
+"""One model's engine: schedule, run, update, and again.
+
+Owns: the requests in flight on one model, the three beats of a step, and the account of who took what. Refuses to
+know: threads and event loops (`backend` has them), HTTP, money. Everything here runs on one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from taximeter.clock import Clock
+from taximeter.engine import kernels
+from taximeter.engine.chat_template import ChatTemplate
+from taximeter.engine.kv_cache import (
+    BLOCK_TOKENS,
+    BlockPool,
+    KVCacheManager,
+    PoolCensus,
+)
+from taximeter.engine.metering import StepCosts, divide_exactly
+from taximeter.engine.model_runner import ModelRunner
+from taximeter.engine.models import Model
+from taximeter.engine.models.decoder import F32
+from taximeter.engine.output import OutputPiece, OutputProcessor
+from taximeter.engine.request_state import RequestState, SequenceState, SequenceStatus
+from taximeter.engine.sampler import Pick, Sampler
+from taximeter.engine.scheduler import Chunk, Scheduler, SchedulerOutput
+from taximeter.engine.tokenizer import Tokenizer
+from taximeter.errors import PromptTooLong, RequestError
+from taximeter.records import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    PhaseEntered,
+    PositionLogprobs,
+    Prompt,
+    Request,
+    Served,
+    TokenLogprob,
+    TokensGenerated,
+)
+
+Deliver = Callable[[Sequence[Event]], None]
+BACKEND_NAME = "embedded"
+_LEAST_CACHE_TOKENS = 16_384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """`step_tokens` is the token budget of a step, None for no limit. `kv_cache_tokens` None picks room for one
+    context of the model, and at least 16,384 tokens."""
+
+    step_tokens: int | None = 512
+    kv_cache_tokens: int | None = None
+    block_tokens: int = BLOCK_TOKENS
+    max_running: int = 64
+    max_queued_requests: int = 256
+    prefix_caching: bool = True
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Active:
+    """A request in flight, with what its sequences need between steps."""
+
+    state: RequestState
+    deliver: Deliver
+    samplers: list[Sampler]
+    outputs: list[OutputProcessor]
+    events: list[Event] = field(default_factory=list[Event])
+
+    def flush(self) -> None:
+        events, self.events = self.events, []
+        if events:
+            self.deliver(events)
+
+
+class EngineCore:
+    """Serves one model. `name` is what requests call it."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        model: Model,
+        tokenizer: Tokenizer,
+        chat_template: ChatTemplate | None,
+        options: EngineOptions,
+        clock: Clock,
+    ) -> None:
+        self.name = name
+        self.config = model.config
+        self.tokenizer = tokenizer
+        self.busy_ns = 0
+        self.chat_template = chat_template
+        self._clock = clock
+        cache_tokens = options.kv_cache_tokens or max(self.config.context_length_tokens, _LEAST_CACHE_TOKENS)
+        blocks = max(1, cache_tokens // options.block_tokens)
+        self.kv = KVCacheManager(
+            BlockPool(blocks),
+            block_tokens=options.block_tokens,
+            prefix_caching=options.prefix_caching,
+        )
+        self.scheduler = Scheduler(self.kv, step_tokens=options.step_tokens, max_running=options.max_running)
+        self._runner = ModelRunner(model, blocks=blocks, block_tokens=options.block_tokens)
+        self._costs = StepCosts.of(self.config)
+        self._active: dict[str, _Active] = {}
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work
+
+    @property
+    def limit_tokens(self) -> int:
+        """The most tokens that a prompt and one of its answers can have together."""
+        return min(self.config.context_length_tokens, self.kv.capacity_tokens)
+
+    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """Prompt tokens as the model is to see them. Thread-safe. Raises RequestError."""
+        if prompt.messages is not None:
+            if self.chat_template is None:
+                raise RequestError(
+                    f"{self.name} has no chat template: it completes text and does not chat",
+                    param="messages",
+                    hint="send a plain prompt to the completions endpoint",
+                )
+            ids = tuple(self.chat_template.encode(prompt.messages))
+        elif prompt.text is not None:
+            ids = tuple(self.tokenizer.encode_prompt(prompt.text))
+        else:
+            ids = prompt.token_ids or ()
+            wrong = next(
+                (token for token in ids if not 0 <= token < self.config.vocab_size),
+                None,
+            )
+            if wrong is not None:
+                raise RequestError(
+                    f"token id {wrong} is not in the vocabulary of {self.name}",
+                    param="prompt",
+                    hint=f"ids go from 0 to {self.config.vocab_size - 1}",
+                )
+        if not ids:
+            raise RequestError("the prompt is empty: there is no token to begin from", param="prompt")
+        return ids
+
+    def answer_limit(self, request: Request, prompt_tokens: int) -> int:
+        """How many tokens each choice may have. Raises PromptTooLong when that is none, or fewer than asked for."""
+        room = self.limit_tokens - prompt_tokens
+        wanted = request.max_output_tokens
+        if room < 1 or (wanted is not None and wanted > room):
+            asked = "" if wanted is None else f" and {wanted} for the answer"
+            raise PromptTooLong(
+                f"{self.name} has room for {self.limit_tokens} tokens, prompt and answer together; this request has "
+                f"{prompt_tokens} in the prompt{asked}",
+                hint="shorten the prompt or ask for a shorter answer",
+            )
+        return room if wanted is None else wanted
+
+    def add(
+        self,
+        request: Request,
+        prompt: tuple[int, ...],
+        max_output_tokens: int,
+        deliver: Deliver,
+    ) -> None:
+        """Queue a request whose prompt `encode` and whose limit `answer_limit` gave."""
+        sequences: list[SequenceState] = []
+        for choice in range(request.sampling.choices):
+            sequences.append(
+                SequenceState(
+                    request_id=request.id,
+                    choice=choice,
+                    prompt=prompt,
+                    max_output_tokens=max_output_tokens,
+                    leader=sequences[0] if sequences else None,
+                )
+            )
+        self._active[request.id] = _Active(
+            state=RequestState(request_id=request.id, sequences=sequences),
+            deliver=deliver,
+            samplers=[
+                Sampler(
+                    request.sampling,
+                    choice=sequence.choice,
+                    prompt=prompt,
+                    stop_ids=self.tokenizer.stop_ids,
+                    vocabulary=self.config.vocab_size,
+                )
+                for sequence in sequences
+            ],
+            outputs=[
+                OutputProcessor(
+                    self.tokenizer,
+                    request.sampling,
+                    max_output_tokens=max_output_tokens,
+                )
+                for _ in sequences
+            ],
+        )
+        for sequence in sequences:
+            self.scheduler.add(sequence)
+
+    def cancel(self, request_id: str) -> None:
+        """Stop a request between two steps; its last events follow at once. Unknown ids are ignored: it was over."""
+        active = self._active.pop(request_id, None)
+        if active is None:
+            return
+        at_ns = self._clock.monotonic_ns()
+        for sequence in active.state.sequences:
+            if sequence.status is not SequenceStatus.FINISHED:
+                self.scheduler.finish(sequence)
+                active.events.append(
+                    ChoiceFinished(
+                        at_ns=at_ns,
+                        choice=sequence.choice,
+                        reason=FinishReason.CANCELLED,
+                    )
+                )
+        active.events.append(self._served(active.state, at_ns))
+        active.flush()
+
+    def fail_all(self) -> list[tuple[str, Served]]:
+        """After a step broke: forget everything in flight, and say what each request had taken."""
+        at_ns = self._clock.monotonic_ns()
+        broken: list[tuple[str, Served]] = []
+        for request_id, active in self._active.items():
+            for sequence in active.state.sequences:
+                self.scheduler.finish(sequence)
+            broken.append((request_id, self._served(active.state, at_ns)))
+        self._active.clear()
+        # What the broken step wrote cannot be trusted.
+        self.kv.pool.forget_all()
+        return broken
+
+    def step(self) -> None:
+        """Schedule, run, update. The nanoseconds it takes are on the requests that took part, all of them, and on
+        `busy_ns` before anybody is told of an end."""
+        started_ns = self._clock.monotonic_ns()
+        plan = self.scheduler.schedule()
+        self._note_plan(plan, started_ns)
+        self._flush()  # now, not after the pass: whoever left the queue makes room for the next
+        if not plan.chunks:
+            return
+        logits = iter(self._runner.run(plan.chunks))
+        written: list[tuple[SequenceState, Pick, OutputPiece]] = []
+        for chunk in plan.chunks:
+            self._note_work(chunk)
+            self.scheduler.update(chunk)
+            if chunk.catches_up:
+                written.append(self._write(chunk.sequence, next(logits)))
+        ended_ns = self._clock.monotonic_ns()
+        self._charge(plan.chunks, ended_ns - started_ns)
+        for sequence, pick, piece in written:
+            self._active[sequence.request_id].events.append(self._tokens_event(sequence, pick, piece, ended_ns))
+        self._close_step(plan, ended_ns)
+
+    def audit(self) -> PoolCensus:
+        """Check the KV memory against everybody who holds a block of it. Raises InvariantBroken."""
+        return self.kv.pool.audit(
+            sequence.blocks for active in self._active.values() for sequence in active.state.sequences
+        )
+
+    def _note_plan(self, plan: SchedulerOutput, at_ns: int) -> None:
+        for sequence in plan.admitted:
+            state = self._active[sequence.request_id].state
+            if sequence.high_water_tokens == 0:
+                state.reused_tokens += sequence.computed_tokens
+                if sequence.leader is None:
+                    state.cache_hit_tokens = sequence.computed_tokens
+        self._note_phases(at_ns)
+
+    def _note_work(self, chunk: Chunk) -> None:
+        state = self._active[chunk.sequence.request_id].state
+        state.computed_tokens += chunk.count
+        state.recomputed_tokens += max(0, min(chunk.end, chunk.sequence.high_water_tokens) - chunk.start)
+        state.note_held_blocks()
+
+    def _write(self, sequence: SequenceState, logits: F32) -> tuple[SequenceState, Pick, OutputPiece]:
+        """Pick a sequence's next token and add it to its answer."""
+        active = self._active[sequence.request_id]
+        pick = active.samplers[sequence.choice].pick(logits)
+        sequence.output.append(pick.token_id)
+        piece = active.outputs[sequence.choice].push(pick.token_id)
+        sequence.finish_reason = piece.finish_reason
+        return sequence, pick, piece
+
+    def _tokens_event(self, sequence: SequenceState, pick: Pick, piece: OutputPiece, at_ns: int) -> TokensGenerated:
+        return TokensGenerated(
+            at_ns=at_ns,
+            choice=sequence.choice,
+            new_tokens=1,
+            text=piece.text + piece.tail,
+            token_ids=(pick.token_id,),
+            logprobs=() if pick.logprob is None else (self._position(pick, pick.logprob),),
+        )
+
+    def _charge(self, chunks: Sequence[Chunk], step_ns: int) -> None:
+        self.busy_ns += step_ns
+        flops = [self._costs.of_chunk(chunk.start, chunk.end, int(chunk.catches_up)) for chunk in chunks]
+        passes: dict[str, set[bool]] = {}
+        for chunk, share_ns in zip(chunks, divide_exactly(step_ns, flops), strict=True):
+            request_id = chunk.sequence.request_id
+            self._active[request_id].state.compute_ns += share_ns
+            passes.setdefault(request_id, set()).add(chunk.start < len(chunk.sequence.prompt))
+        for request_id, kinds in passes.items():
+            state = self._active[request_id].state
+            state.prefill_passes += True in kinds
+            state.decode_passes += False in kinds
+
+    def _close_step(self, plan: SchedulerOutput, at_ns: int) -> None:
+        for chunk in plan.chunks:
+            sequence = chunk.sequence
+            if sequence.finish_reason is not None and sequence.status is not SequenceStatus.FINISHED:
+                self.scheduler.finish(sequence)
+                self._active[sequence.request_id].events.append(
+                    ChoiceFinished(
+                        at_ns=at_ns,
+                        choice=sequence.choice,
+                        reason=sequence.finish_reason,
+                    )
+                )
+        self._note_phases(at_ns)
+        for request_id in {chunk.sequence.request_id: None for chunk in plan.chunks}:
+            active = self._active[request_id]
+            if active.state.is_finished:
+                active.events.append(self._served(active.state, at_ns))
+                del self._active[request_id]
+                active.flush()
+        self._flush()
+
+    def _flush(self) -> None:
+        for active in self._active.values():
+            active.flush()
+
+    def _note_phases(self, at_ns: int) -> None:
+        for active in self._active.values():
+            state = active.state
+            if not state.is_finished and (phase := state.current_phase()) is not state.phase:
+                state.phase = phase
+                active.events.append(PhaseEntered(at_ns=at_ns, phase=phase))
+
+    def _served(self, state: RequestState, at_ns: int) -> Served:
+        return Served(
+            at_ns=at_ns,
+            usage=state.usage(),
+            work=state.work(kernels.level()),
+            served_by=BACKEND_NAME,
+            model=self.name,
+        )
+
+    def _position(self, pick: Pick, logprob: float) -> PositionLogprobs:
+        return PositionLogprobs(
+            picked=self._token_logprob(pick.token_id, logprob),
+            top=tuple(self._token_logprob(token_id, value) for token_id, value in pick.top),
+        )
+
+    def _token_logprob(self, token_id: int, logprob: float) -> TokenLogprob:
+        utf8 = self.tokenizer.token_bytes(token_id)
+        return TokenLogprob(
+            token_id=token_id,
+            text=utf8.decode("utf-8", "replace"),
+            utf8=utf8,
+            logprob=logprob,
+        )

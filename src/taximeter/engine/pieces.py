@@ -1,0 +1,327 @@
+"""What every kind of vocabulary comes down to: how plain text is merged into ids, and what each id stands for.
+
+Byte-level BPE (`bpe`), SentencePiece's merging by score (`spm`) and Hugging Face's own file (`json`) become one record,
+`Pieces`. Owns: the rules of each kind. Refuses to know: when a control token may be recognised, and how ids become
+text again piece by piece.
+
+The merge machine inside is the `tokenizers` library's. It is built without the control tokens, so that no text
+whatsoever can be merged into one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Literal, cast
+
+from tokenizers import Regex, models, pre_tokenizers
+from tokenizers import Tokenizer as MergeMachine
+
+from taximeter.engine.weights.vocabulary import Vocabulary
+from taximeter.errors import ModelFileError
+
+SPACE_MARK = "\u2581"  # SentencePiece writes a space like this
+END_OF_TURN_NAMES = frozenset(
+    {
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|end|>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<end_of_turn>",
+        "<end_of_utterance>",
+        "<EOT>",
+        "<eos>",
+    }
+)
+# Some exports mark these as ordinary words; they are control tokens wherever they appear.
+_CONTROL_NAMES = END_OF_TURN_NAMES | {
+    "<|im_start|>",
+    "<start_of_turn>",
+    "<|begin_of_text|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<bos>",
+}
+
+_GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+_LLAMA3_WORDS = (
+    r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN2_WORDS = _LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
+# `tokenizer.ggml.pre` -> patterns, each splitting what the ones before it left, as llama.cpp applies them.
+_WORD_PATTERNS: dict[str, tuple[str, ...]] = {
+    "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2_WORDS, r"\p{N}+", "[0-9][0-9][0-9]"),
+    "gpt-2": (_GPT2_WORDS,),
+    "llama-bpe": (_LLAMA3_WORDS,),
+    "llama-v3": (_LLAMA3_WORDS,),
+    "llama3": (_LLAMA3_WORDS,),
+    "qwen2": (_QWEN2_WORDS,),
+    "smollm": (r"\p{N}", _GPT2_WORDS),
+}
+_WHOLE_WORDS_FIRST = frozenset({"llama-bpe", "llama-v3", "llama3"})  # a word that is a token is not merged at all
+_BYTE_NAME = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class TokenType(IntEnum):
+    """GGUF's `tokenizer.ggml.token_type`."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pieces:
+    """One model's tokens, whatever files they came from.
+
+    `merge` turns plain text into ids, none of which is in `control`. `names` has what the files call each id, `utf8`
+    the bytes it adds to an answer: none for a control token. `user_defined` are matched in any text before merging,
+    `control` only where the caller says so. `space_prefix` says where merging expects an extra space in front of
+    plain text: at the very beginning, or after every matched token as well.
+    """
+
+    merge: Callable[[str], list[int]]
+    names: tuple[str, ...]
+    utf8: tuple[bytes, ...]
+    control: Mapping[str, int]
+    user_defined: Mapping[str, int]
+    space_prefix: Literal["never", "first", "each"]
+
+
+def pieces_of(vocabulary: Vocabulary) -> Pieces:
+    """Build what a tokenizer needs. `ModelFileError` for a vocabulary that is inconsistent or of an unknown kind."""
+    match vocabulary.kind:
+        case "bpe":
+            return _byte_level(vocabulary)
+        case "spm":
+            return _by_score(vocabulary)
+        case "json":
+            return _from_file(vocabulary)
+
+
+def _byte_level(vocabulary: Vocabulary) -> Pieces:
+    types = _types(vocabulary)
+    pre = vocabulary.pre or "default"
+    patterns = _WORD_PATTERNS.get(pre)
+    if patterns is None:
+        raise ModelFileError(
+            f"this model splits text by the rule '{pre}', which is not one of ours",
+            hint=f"known rules: {', '.join(sorted(_WORD_PATTERNS))}",
+        )
+    vocab = _of_types(vocabulary, types, TokenType.NORMAL, TokenType.USER_DEFINED)
+    pairs = (_pair(merge) for merge in vocabulary.merges)
+    merges = [(left, right) for left, right in pairs if left in vocab and right in vocab and left + right in vocab]
+    machine = MergeMachine(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre in _WHOLE_WORDS_FIRST))
+    splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    machine.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
+    return Pieces(
+        merge=_merge(machine),
+        names=vocabulary.tokens,
+        utf8=_utf8(vocabulary.tokens, types, _byte_level_utf8),
+        control=_matched(vocabulary.tokens, types, TokenType.CONTROL, TokenType.UNKNOWN),
+        user_defined=_matched(vocabulary.tokens, types, TokenType.USER_DEFINED),
+        space_prefix="never",
+    )
+
+
+def _by_score(vocabulary: Vocabulary) -> Pieces:
+    """SentencePiece's BPE: of all adjacent pairs that make a piece, merge the one whose piece has the best score.
+
+    As merges by rank, which the library wants: every way to cut a piece into two others is a merge, ranked by the
+    piece's score. SentencePiece takes the leftmost of equal scores; two cuts of one piece can only compete where they
+    overlap, as in a run of equal characters, and there the leftmost is the one with the longer left part.
+    """
+    types = _types(vocabulary)
+    tokens, scores = vocabulary.tokens, vocabulary.scores
+    if len(scores) != len(tokens):
+        raise ModelFileError(f"the vocabulary has {len(tokens)} tokens and {len(scores)} scores")
+    mergeable = _of_types(vocabulary, types, TokenType.NORMAL)
+    merges = [
+        (piece[:cut], piece[cut:])
+        for piece in sorted(mergeable, key=lambda piece: scores[mergeable[piece]], reverse=True)
+        for cut in range(len(piece) - 1, 0, -1)
+        if piece[:cut] in mergeable and piece[cut:] in mergeable
+    ]
+    vocab = mergeable | _of_types(vocabulary, types, TokenType.BYTE)
+    unknown = None if vocabulary.unk_id is None else tokens[vocabulary.unk_id]
+    if unknown is not None:
+        vocab[unknown] = cast(int, vocabulary.unk_id)
+    machine = MergeMachine(models.BPE(vocab=vocab, merges=merges, byte_fallback=True, unk_token=unknown))
+    merge = _merge(machine)
+    return Pieces(
+        merge=lambda text: merge(text.replace(" ", SPACE_MARK)),
+        names=tokens,
+        utf8=_utf8(tokens, types, _space_mark_utf8),
+        control=_matched(tokens, types, TokenType.CONTROL, TokenType.UNKNOWN),
+        user_defined=_matched(tokens, types, TokenType.USER_DEFINED),
+        space_prefix="each" if vocabulary.add_space_prefix else "never",
+    )
+
+
+def _from_file(vocabulary: Vocabulary) -> Pieces:
+    """Hugging Face's tokenizer.json, its added tokens taken out: who matches those is our decision, text by text."""
+    path = vocabulary.tokenizer_json
+    if path is None:
+        raise ModelFileError("the model comes without a tokenizer.json")
+    try:
+        return _of_document(json.loads(path.read_bytes()))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ModelFileError(
+            f"{path.name} is not a BPE tokenizer that we can read: {type(error).__name__}: {str(error)[:200]}",
+            hint="fetch the model again, or use a GGUF file of it",
+        ) from error
+
+
+def _of_document(data: dict[str, Any]) -> Pieces:
+    """A parsed tokenizer.json, which is changed. Raises whatever comes of a document in another form."""
+    model = cast(dict[str, Any], data["model"])
+    vocab, merges = cast(dict[str, int], model["vocab"]), cast(list[str | list[str]], model["merges"])
+    added = cast(list[dict[str, Any]], data.get("added_tokens") or [])
+    ids = vocab | {str(token["content"]): int(token["id"]) for token in added}
+    special = {str(token["content"]) for token in added if token.get("special")} | (_CONTROL_NAMES & ids.keys())
+    names, types = _listed(ids)
+    for token in added:
+        types[ids[token["content"]]] = TokenType.USER_DEFINED
+    for name in special:
+        types[ids[name]] = TokenType.CONTROL
+    if model.get("byte_fallback"):
+        for token_id, name in enumerate(names):
+            if types[token_id] is TokenType.NORMAL and _BYTE_NAME.fullmatch(name):
+                types[token_id] = TokenType.BYTE
+    byte_level = '"ByteLevel"' in json.dumps([data.get("pre_tokenizer"), data.get("decoder")])
+
+    unknown = model.get("unk_token")
+    model["vocab"] = {name: token_id for name, token_id in vocab.items() if name not in special or name == unknown}
+    pairs = [_pair(merge) if isinstance(merge, str) else (merge[0], merge[1]) for merge in merges]
+    model["merges"] = [pair for pair in pairs if special.isdisjoint((*pair, "".join(pair)))]
+    prefix = _take_space_prefix(data)
+    data |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
+    try:
+        machine = MergeMachine.from_str(json.dumps(data))
+    except Exception as error:  # the library raises bare Exception for every kind of damage
+        raise ValueError(str(error)) from error
+    return Pieces(
+        merge=_merge(machine),
+        names=tuple(names),
+        utf8=_utf8(names, types, _byte_level_utf8 if byte_level else _space_mark_utf8),
+        control=_matched(names, types, TokenType.CONTROL),
+        user_defined=_matched(names, types, TokenType.USER_DEFINED),
+        space_prefix=prefix,
+    )
+
+
+def _listed(ids: Mapping[str, int]) -> tuple[list[str], list[TokenType]]:
+    """Names and types by id. Ids that nothing is called by count as unused."""
+    last = max(ids.values())
+    if min(ids.values()) < 0 or last >= _MOST_TOKENS:
+        raise ValueError("token ids out of range")
+    names, types = [""] * (last + 1), [TokenType.UNUSED] * (last + 1)
+    for name, token_id in ids.items():
+        names[token_id], types[token_id] = name, TokenType.NORMAL
+    return names, types
+
+
+_MOST_TOKENS = 1 << 24  # a damaged id must not make us allocate without bound
+
+
+def _take_space_prefix(data: dict[str, Any]) -> Literal["never", "first", "each"]:
+    """Switch off the file's own extra space in front of text, and say which rule it was."""
+    rule: Literal["never", "first", "each"] = "never"
+    normalizer = cast(dict[str, Any] | None, data.get("normalizer"))
+    steps = cast(list[dict[str, Any]], (normalizer or {}).get("normalizers") or ([normalizer] if normalizer else []))
+    if any(step["type"] == "Prepend" for step in steps):
+        rule = "each"
+        data["normalizer"] = {
+            "type": "Sequence",
+            "normalizers": [step for step in steps if step["type"] != "Prepend"],
+        }
+    splitter = cast(dict[str, Any] | None, data.get("pre_tokenizer"))
+    parts = cast(list[dict[str, Any]], (splitter or {}).get("pretokenizers") or ([splitter] if splitter else []))
+    for part in parts:
+        if part["type"] == "Metaspace" and part.get("prepend_scheme", "always") != "never":
+            rule = "first" if part.get("prepend_scheme") == "first" else "each"
+            part["prepend_scheme"] = "never"
+    return rule
+
+
+def _types(vocabulary: Vocabulary) -> list[TokenType]:
+    """One type per token: the file's word, except for names that are control tokens whatever the file says."""
+    tokens, given = vocabulary.tokens, vocabulary.token_types or (TokenType.NORMAL,) * len(vocabulary.tokens)
+    if len(given) != len(tokens):
+        raise ModelFileError(f"the vocabulary has {len(tokens)} tokens and {len(given)} token types")
+    known = {int(kind) for kind in TokenType}
+    types = [TokenType(kind) if kind in known else TokenType.UNUSED for kind in given]
+    for token_id, name in enumerate(tokens):
+        if name in _CONTROL_NAMES:
+            types[token_id] = TokenType.CONTROL
+    return types
+
+
+def _of_types(vocabulary: Vocabulary, types: Sequence[TokenType], *wanted: TokenType) -> dict[str, int]:
+    return {name: token_id for token_id, name in enumerate(vocabulary.tokens) if types[token_id] in wanted}
+
+
+def _matched(names: Sequence[str], types: Sequence[TokenType], *wanted: TokenType) -> dict[str, int]:
+    return {name: token_id for token_id, name in enumerate(names) if name and types[token_id] in wanted}
+
+
+def _pair(merge: str) -> tuple[str, str]:
+    """The two sides of a merge written in one string. The space between is never its first character."""
+    cut = merge.find(" ", 1)
+    return (merge[:cut], merge[cut + 1 :]) if cut > 0 else (merge, "")
+
+
+def _merge(machine: MergeMachine) -> Callable[[str], list[int]]:
+    def merge(text: str) -> list[int]:
+        return machine.encode(text, add_special_tokens=False).ids
+
+    return merge
+
+
+def _utf8(names: Iterable[str], types: Sequence[TokenType], of_normal: Callable[[str], bytes]) -> tuple[bytes, ...]:
+    """The bytes each id adds to an answer."""
+
+    def of(name: str, kind: TokenType) -> bytes:
+        match kind:
+            case TokenType.NORMAL:
+                return of_normal(name)
+            case TokenType.USER_DEFINED:
+                return name.encode("utf-8", "replace")
+            case TokenType.BYTE:
+                value = _BYTE_NAME.fullmatch(name)
+                return bytes([int(value[1], 16)]) if value else b""
+            case _:
+                return b""
+
+    return tuple(of(name, types[token_id]) for token_id, name in enumerate(names))
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's printable stand-in for each of the 256 bytes: itself where it can be seen, else from U+0100 on."""
+    seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in seen]
+    return {chr(byte): byte for byte in seen} | {chr(0x100 + at): byte for at, byte in enumerate(hidden)}
+
+
+BYTE_ALPHABET = _byte_alphabet()
+
+
+def _byte_level_utf8(name: str) -> bytes:
+    try:
+        return bytes([BYTE_ALPHABET[character] for character in name])
+    except KeyError:  # a word that some export put among the others as it is
+        return name.encode("utf-8", "replace")
+
+
+def _space_mark_utf8(name: str) -> bytes:
+    return name.replace(SPACE_MARK, " ").encode("utf-8", "replace")

@@ -1,0 +1,216 @@
+"""What the operator decides: folders, addresses, limits and rates.
+
+Owns: the names of settings, their defaults, where a value may come from (a flag, then the environment, then
+`taximeter.toml`, then the default), and the errors for values that make no sense. Refuses to know: what a setting
+does. Settings are handed down by the composition root; no room looks one up.
+
+With `TAXIMETER_HOME` set, everything lives in that one folder; without it, in the platform's own places for
+configuration, data and caches.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple, Self
+
+import msgspec
+import platformdirs
+
+from taximeter.errors import ConfigError, RequestError
+from taximeter.records import MachineRate
+
+CONFIG_NAME: Final = "taximeter.toml"
+DEFAULT_MODEL: Final = "smollm2-135m-instruct"
+
+_APP: Final = "taximeter"
+_RATE: Final = re.compile(r"\$?\s*(?P<amount>\d+(\.\d+)?|\.\d+)\s*(/\s*(h|hr|hour))?", re.ASCII)
+
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+_Count = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+_Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+
+
+class _Values(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The shape of `taximeter.toml`, and of every single value whatever its source. The order is the one they are
+    explained in."""
+
+    model: _Text | None = None
+    models_dir: _Text | None = None
+    ledger: _Text | None = None
+    prices: _Text | None = None
+    machine_rate: _Text | None = None
+    priced_as: _Text | None = None
+    host: _Text | None = None
+    port: _Port | None = None
+    max_queued_requests: _Count | None = None
+    kv_cache_tokens: _Count | None = None
+    step_tokens: _Count | None = None
+    threads: _Count | None = None
+
+
+_KEYS: Final = tuple(info.name for info in msgspec.structs.fields(_Values))
+_COUNT_KEYS: Final = ("max_queued_requests", "kv_cache_tokens", "step_tokens", "threads")
+_PATH_KEYS: Final = ("models_dir", "prices")
+_EXAMPLES: Final = {
+    "model": DEFAULT_MODEL,
+    "models_dir": "~/models",
+    "ledger": "sqlite:///ledger.sqlite",
+    "prices": "prices.toml",
+    "machine_rate": "0.50/h",
+    "priced_as": "anthropic/claude-haiku-5-5",
+    "host": "127.0.0.1",
+}
+
+
+class _Given(NamedTuple):
+    """One value that somebody set, checked, and where."""
+
+    origin: str
+    key: str
+    value: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Every setting, checked. Make one with `Settings.load`.
+
+    `home` is the one folder for everything, None for the platform's own places. `ledger_url` is a database URL and
+    may hold a password. `machine_rate` None means that our own machine's time has no price. `prices_overlay` need
+    not exist. `port` 0 takes any free one. `kv_cache_tokens` and `threads` None leave the choice to the engine.
+    `origins` says for each key where its value came from.
+    """
+
+    home: Path | None
+    config_path: Path
+    models_dir: Path
+    ledger_url: str
+    prices_overlay: Path
+    model: str = DEFAULT_MODEL
+    machine_rate: MachineRate | None = None
+    priced_as: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8000
+    max_queued_requests: int = 256
+    kv_cache_tokens: int | None = None
+    step_tokens: int = 512
+    threads: int | None = None
+    origins: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def load(cls, *, environ: Mapping[str, str] | None = None, **flags: object) -> Self:
+        """The settings in force: `flags` by key (None: not given), else environment, else file, else default.
+
+        Every value that is given is checked, also one that a stronger source overrides. An empty environment
+        variable counts as unset. Raises RequestError for a flag, ConfigError naming the variable, or the file and its key, for the others.
+        """
+        environ = os.environ if environ is None else environ
+        if unknown := flags.keys() - set(_KEYS):
+            raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
+        home = _home(environ.get("TAXIMETER_HOME", ""))
+        config_path = (home or platformdirs.user_config_path(_APP, appauthor=False)) / CONFIG_NAME
+        given = [*_from_file(config_path), *_from_environment(environ), *_from_flags(flags)]
+        chosen = {key: value for _, key, value in given}  # the last one wins
+        origins = {key: origin for origin, key, _ in given}
+        data_dir = home or platformdirs.user_data_path(_APP, appauthor=False)
+        cache_dir = home or platformdirs.user_cache_path(_APP, appauthor=False)
+        # Two keys are shorter for people than for the code.
+        ledger_url = chosen.pop("ledger", f"sqlite:///{(data_dir / 'ledger.sqlite').absolute().as_posix()}")
+        prices = chosen.pop("prices", None)
+        if isinstance(prices, Path) and not prices.is_file():
+            raise ConfigError(f"{origins['prices']} names a file that does not exist: {prices}")
+        values = {
+            "models_dir": cache_dir / "models",
+            "ledger_url": ledger_url,
+            "prices_overlay": prices or config_path.with_name("prices.toml"),
+            **chosen,
+        }
+        # Each value has been checked by itself; `cls` cannot know.
+        return cls(home=home, config_path=config_path, origins=origins, **values)  # pyright: ignore[reportArgumentType]
+
+
+def machine_rate(text: str) -> MachineRate:
+    """Dollars per hour, as people write them: `0.50/h`, `$0.50/h`, `0.5`. Raises ValueError with what it must be."""
+    match = _RATE.fullmatch(text.strip().lower())
+    if match is None:
+        raise ValueError("dollars per hour, such as 0.50/h")
+    return MachineRate(amount_per_hour=Decimal(match["amount"]))
+
+
+def _home(text: str) -> Path | None:
+    if not text:
+        return None
+    home = Path(text).expanduser().absolute()
+    if home.exists() and not home.is_dir():
+        raise ConfigError(f"TAXIMETER_HOME is {text!r}, which is not a folder")
+    return home
+
+
+def _from_flags(flags: Mapping[str, object]) -> Iterator[_Given]:
+    for key, value in flags.items():
+        if value is None:
+            continue
+        flag = "--" + key.replace("_", "-")
+        try:
+            yield _Given(flag, key, _parsed(key, value, base=Path()))
+        except ValueError as error:
+            raise RequestError(f"{flag} is {value!r}: it must be {error}", param=key) from error
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[_Given]:
+    for key in _KEYS:
+        name = f"TAXIMETER_{key.upper()}"
+        text = environ.get(name, "")
+        if not text:
+            continue
+        try:
+            yield _Given(name, key, _parsed(key, text, base=Path()))
+        except ValueError as error:
+            raise ConfigError(f"{name} is {text!r}: it must be {error}", hint="correct it or unset it") from error
+
+
+def _from_file(path: Path) -> Iterator[_Given]:
+    try:
+        values = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    for key, value in values.items():
+        if key not in _KEYS:
+            raise ConfigError(f"{path} has an unknown key {key!r}", hint=f"known keys: {', '.join(_KEYS)}")
+        try:
+            yield _Given(f"{key} in {path}", key, _parsed(key, value, base=path.parent, from_text=False))
+        except ValueError as error:
+            raise ConfigError(f"{path} has {key} = {value!r}: it must be {error}") from error
+
+
+def _parsed(key: str, value: object, *, base: Path, from_text: bool = True) -> object:
+    """The value of the setting's own type. `from_text` sources write numbers as text; paths are relative to `base`.
+
+    Raises ValueError with what it must be.
+    """
+    try:
+        parsed: object = getattr(msgspec.convert({key: value}, _Values, strict=not from_text), key)
+    except msgspec.ValidationError as error:
+        raise ValueError(_must_be(key)) from error
+    if key == "machine_rate":
+        return machine_rate(str(parsed))
+    if key in _PATH_KEYS:
+        return (base / Path(str(parsed)).expanduser()).absolute()
+    return parsed
+
+
+def _must_be(key: str) -> str:
+    if key == "port":
+        return "a port number, 0 to 65535"
+    if key in _COUNT_KEYS:
+        return "a whole number, at least 1"
+    return f"a text, such as {_EXAMPLES[key]!r}"

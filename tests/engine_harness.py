@@ -1,0 +1,144 @@
+"""Drives an engine core step by step, without threads: what tests of the engine's promises share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from taximeter.clock import SYSTEM_CLOCK, Clock
+from taximeter.engine.chat_template import ChatTemplate
+from taximeter.engine.core import EngineCore, EngineOptions
+from taximeter.engine.models import Batch, KVMemory, Model, load_model
+from taximeter.engine.models.decoder import F32
+from taximeter.engine.request_state import SequenceStatus
+from taximeter.engine.tokenizer import Tokenizer
+from taximeter.engine.weights import open_checkpoint
+from taximeter.records import Dialect, Event, Request, Sampling, Served, TokensGenerated, Work
+
+GOLDEN = Path(__file__).parent / "golden"
+TINY_LLAMA = GOLDEN / "tiny_llama"
+TINY_MODELS = (TINY_LLAMA, GOLDEN / "tiny_llama_untied", GOLDEN / "tiny_gemma3")
+GREEDY = Sampling(temperature=0, ignore_eos=True)
+
+
+@functools.cache
+def loaded(path: Path) -> tuple[Model, Tokenizer, ChatTemplate | None]:
+    """A model read once for the whole test run."""
+    checkpoint = open_checkpoint(path)
+    vocabulary = checkpoint.vocabulary()
+    tokenizer = Tokenizer.from_vocabulary(vocabulary)
+    template = vocabulary.chat_template
+    return load_model(checkpoint), tokenizer, None if template is None else ChatTemplate(template, tokenizer)
+
+
+def core_of(path: Path, options: EngineOptions | None = None, clock: Clock = SYSTEM_CLOCK) -> EngineCore:
+    """A fresh engine core, with an empty cache, around a model that is read once."""
+    model, tokenizer, template = loaded(path)
+    return EngineCore(
+        name=path.stem,
+        model=model,
+        tokenizer=tokenizer,
+        chat_template=template,
+        options=options or EngineOptions(),
+        clock=clock,
+    )
+
+
+@dataclass
+class Collected:
+    """What a request's events came to."""
+
+    events: list[Event] = field(default_factory=list[Event])
+
+    def __call__(self, events: Sequence[Event]) -> None:
+        self.events.extend(events)
+
+    def tokens(self, choice: int = 0) -> list[int]:
+        return [
+            token
+            for event in self.events
+            if isinstance(event, TokensGenerated) and event.choice == choice
+            for token in event.token_ids
+        ]
+
+    def text(self, choice: int = 0) -> str:
+        return "".join(
+            event.text for event in self.events if isinstance(event, TokensGenerated) and event.choice == choice
+        )
+
+    @property
+    def served(self) -> Served:
+        last = self.events[-1]
+        assert isinstance(last, Served)
+        return last
+
+    @property
+    def work(self) -> Work:
+        assert self.served.work is not None
+        return self.served.work
+
+
+def request(name: str, sampling: Sampling = GREEDY, max_output_tokens: int | None = None) -> Request:
+    return Request(
+        id=name,
+        received_at=SYSTEM_CLOCK.utc_now(),
+        received_ns=0,
+        dialect=Dialect.COMMAND_LINE,
+        model="model",
+        sampling=sampling,
+        max_output_tokens=max_output_tokens,
+    )
+
+
+def add(
+    core: EngineCore, name: str, prompt: Sequence[int], answer_tokens: int, sampling: Sampling = GREEDY
+) -> Collected:
+    """Queue a prompt of token ids."""
+    collected = Collected()
+    core.add(request(name, sampling, answer_tokens), tuple(prompt), answer_tokens, collected)
+    return collected
+
+
+def drain(core: EngineCore, between_steps: Callable[[int], None] | None = None) -> int:
+    """Step until nothing is left, auditing the KV memory after every step; the number of steps."""
+    steps = 0
+    while core.has_work:
+        core.step()
+        core.audit()
+        steps += 1
+        if between_steps is not None:
+            between_steps(steps)
+    return steps
+
+
+def preempt_youngest(core: EngineCore) -> None:
+    """Take the memory of the last running sequence, as a full pool would."""
+    running = [sequence for sequence in core.scheduler.running if sequence.status is SequenceStatus.RUNNING]
+    if running:
+        core.scheduler.preempt(running[-1])
+
+
+def all_logits(model: Model, tokens: Sequence[int], *, chunk: int | None = None) -> F32:
+    """Logits after every token of one sequence (tokens, vocabulary), computed in chunks of at most `chunk` tokens."""
+    block_tokens = 16
+    blocks = -(-len(tokens) // block_tokens)
+    kv = KVMemory(model.config, blocks=blocks, block_tokens=block_tokens)
+    # Blocks lie in memory backwards, so that a kernel which ignored the table would be wrong.
+    table = np.arange(blocks, dtype=np.int32)[::-1].copy()
+    parts: list[F32] = []
+    for start in range(0, len(tokens), chunk or len(tokens)):
+        positions = np.arange(start, min(len(tokens), start + (chunk or len(tokens))), dtype=np.int32)
+        batch = Batch(
+            token_ids=np.array(tokens, np.int64)[positions],
+            positions=positions,
+            row_seq=np.zeros(len(positions), np.int32),
+            slots=table[positions // block_tokens].astype(np.int64) * block_tokens + positions % block_tokens,
+            block_tables=table[None, :],
+            logit_rows=np.arange(len(positions)),
+        )
+        parts.append(model.forward(batch, kv))
+    return np.concatenate(parts)

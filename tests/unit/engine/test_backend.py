@@ -1,0 +1,178 @@
+"""The engine thread serves, refuses, breaks and stops without losing an account."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from taximeter.clock import SYSTEM_CLOCK
+from taximeter.engine.backend import EmbeddedAnswer, EmbeddedBackend
+from taximeter.engine.core import EngineCore, EngineOptions
+from taximeter.engine.models import Batch, KVMemory, Model
+from taximeter.engine.models.decoder import F32
+from taximeter.errors import CapacityError, InvariantBroken, ModelNotFound, PromptTooLong
+from taximeter.records import Event, Phase, PhaseEntered, Prompt, Request, Served, TokensGenerated
+from tests.engine_harness import GREEDY, TINY_LLAMA, loaded, request
+
+PROMPT = Prompt(token_ids=tuple(range(5, 25)))
+
+
+class Gated:
+    """A model whose passes wait until the test lets them through, and that can be told to break."""
+
+    def __init__(self, model: Model) -> None:
+        self.config = model.config
+        self.gate = threading.Event()
+        self.gate.set()
+        self.started = threading.Event()
+        self.broken = False
+        self._model = model
+
+    def forward(self, batch: Batch, kv: KVMemory) -> F32:
+        self.started.set()
+        assert self.gate.wait(timeout=30)
+        if self.broken:
+            raise FloatingPointError("made to break")
+        return self._model.forward(batch, kv)
+
+
+@asynccontextmanager
+async def serving(
+    *names: str, max_queued_requests: int = 8, max_running: int = 64
+) -> AsyncIterator[tuple[EmbeddedBackend, Gated]]:
+    """A backend with the tiny model under each of `names`, all behind one gate."""
+    model, tokenizer, template = loaded(TINY_LLAMA)
+    gated = Gated(model)
+    cores = {
+        name: EngineCore(
+            name=name,
+            model=gated,
+            tokenizer=tokenizer,
+            chat_template=template,
+            options=EngineOptions(max_running=max_running),
+            clock=SYSTEM_CLOCK,
+        )
+        for name in names or ("tiny",)
+    }
+    backend = EmbeddedBackend(cores, max_queued_requests=max_queued_requests, clock=SYSTEM_CLOCK)
+    try:
+        yield backend, gated
+    finally:
+        gated.gate.set()
+        await backend.aclose()
+
+
+def asking(name: str, tokens: int = 5, model: str = "tiny") -> Request:
+    return replace(request(name, GREEDY, tokens), model=model)
+
+
+async def read(answer: EmbeddedAnswer) -> list[Event]:
+    return [event async for event in answer]
+
+
+async def until_prefill(answer: EmbeddedAnswer) -> None:
+    """Read on until the engine has taken the request up."""
+    async for event in answer:
+        if isinstance(event, PhaseEntered) and event.phase is Phase.PREFILL:
+            return
+
+
+async def test_an_answer_is_a_queue_a_prefill_tokens_and_an_account() -> None:
+    """Stamps never go back, and the last event is Served."""
+    async with serving() as (backend, _gated):
+        events = await read(await backend.submit(asking("r"), PROMPT))
+    assert [event.phase for event in events if isinstance(event, PhaseEntered)] == [
+        Phase.QUEUE,
+        Phase.PREFILL,
+        Phase.DECODE,
+    ]
+    assert sum(event.new_tokens for event in events if isinstance(event, TokensGenerated)) == 5
+    assert isinstance(events[-1], Served)
+    assert events[-1].served_by == "embedded"
+    stamps = [event.at_ns for event in events]
+    assert stamps == sorted(stamps)
+
+
+async def test_cancelling_says_what_it_took_and_frees_the_memory() -> None:
+    """Mid-answer, twice, and after the end: always the same account."""
+    async with serving() as (backend, gated):
+        answer = await backend.submit(asking("r", 100), PROMPT)
+        async for event in answer:
+            if isinstance(event, TokensGenerated):
+                break
+        served = await answer.cancel()
+        assert 1 <= (served.usage.output_tokens or 0) < 100
+        assert served.usage.input_fresh_tokens == 20
+        assert await answer.cancel() is served
+        again = await read(await backend.submit(asking("next"), PROMPT))
+        assert isinstance(again[-1], Served)
+        assert gated.started.is_set()
+
+
+async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
+    """One runs, one waits, the third is refused; once there is room the next is welcome."""
+    async with serving(max_queued_requests=1, max_running=1) as (backend, gated):
+        gated.gate.clear()
+        running = await backend.submit(asking("running"), PROMPT)
+        await until_prefill(running)
+        waiting = await backend.submit(asking("waiting"), PROMPT)
+        with pytest.raises(CapacityError) as refused:
+            await backend.submit(asking("refused"), PROMPT)
+        assert refused.value.retry_after_s >= 1
+        gated.gate.set()
+        await read(waiting)
+        assert isinstance((await read(await backend.submit(asking("later"), PROMPT)))[-1], Served)
+
+
+async def test_refusals_do_not_use_up_the_queue() -> None:
+    """Unknown models and prompts that do not fit leave no place taken."""
+    async with serving(max_queued_requests=1) as (backend, _gated):
+        for _ in range(3):
+            with pytest.raises(ModelNotFound, match="tiny"):
+                await backend.submit(asking("r", model="nobody"), PROMPT)
+            with pytest.raises(PromptTooLong):
+                await backend.submit(asking("r", 10**6), PROMPT)
+        assert isinstance((await read(await backend.submit(asking("fits"), PROMPT)))[-1], Served)
+
+
+async def test_a_broken_step_fails_its_requests_and_not_the_next() -> None:
+    """The error is ours, the account survives, and the thread goes on."""
+    async with serving() as (backend, gated):
+        gated.broken = True
+        answer = await backend.submit(asking("r"), PROMPT)
+        with pytest.raises(InvariantBroken):
+            await read(answer)
+        assert (await answer.cancel()).usage.output_tokens == 0
+        gated.broken = False
+        assert isinstance((await read(await backend.submit(asking("next"), PROMPT)))[-1], Served)
+
+
+async def test_closing_ends_what_is_in_flight() -> None:
+    """Nobody is left hanging, and nothing is taken up any more."""
+    async with serving() as (backend, gated):
+        gated.gate.clear()
+        answers = [await backend.submit(asking(str(index), 50), PROMPT) for index in range(3)]
+        await asyncio.to_thread(gated.started.wait, 30)
+        closing = asyncio.create_task(backend.aclose())
+        gated.gate.set()
+        await closing
+        for answer in answers:
+            assert isinstance((await read(answer))[-1], Served)
+        with pytest.raises(CapacityError):
+            await backend.submit(asking("late"), PROMPT)
+
+
+async def test_two_models_take_turns_and_share_one_bill() -> None:
+    """Both answer, and together their requests account for every busy nanosecond of the machine."""
+    async with serving("a", "b") as (backend, _gated):
+        answers = [await backend.submit(asking(f"{name}{i}", 8, name), PROMPT) for name in "ab" for i in range(3)]
+        ends = [(await read(answer))[-1] for answer in answers]
+        taken = sum(end.work.compute_ns for end in ends if isinstance(end, Served) and end.work)
+        machine = backend.machine_time()
+        assert taken == machine.busy_ns > 0
+        assert machine.busy_ns <= machine.wall_ns

@@ -1,0 +1,125 @@
+"""The choice of level: the fastest by default, lowered on request, never raised, never slow in silence."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from taximeter.engine import kernels
+from taximeter.engine.kernels import choice as module
+from taximeter.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _fresh_choice() -> Iterator[None]:
+    """Let each test choose anew, and leave the choice to the next test."""
+    module._chosen.cache_clear()
+    yield
+    module._chosen.cache_clear()
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.delenv(module.VARIABLE, raising=False)
+    return monkeypatch
+
+
+def test_the_fastest_level_is_the_default(environment: pytest.MonkeyPatch) -> None:
+    """Without a word from the operator, the last of levels() runs."""
+    assert kernels.level() == kernels.levels()[-1]
+
+
+@pytest.mark.parametrize("level", kernels.levels())
+def test_the_environment_may_lower_it(environment: pytest.MonkeyPatch, level: str) -> None:
+    """Each level of this machine can be asked for by its short name."""
+    environment.setenv(module.VARIABLE, level.removeprefix("native:"))
+    assert kernels.level() == level
+
+
+def test_the_environment_never_raises_it(environment: pytest.MonkeyPatch) -> None:
+    """A processor that stops at the first native level, or has none, stays there whatever is asked for."""
+    lowest = module._runnable()[:1]
+    environment.setattr(module, "_runnable", lambda: lowest)
+    if not lowest:
+        environment.setattr(module, "_native", ModuleNotFoundError())
+    environment.setenv(module.VARIABLE, "avx512")
+    assert kernels.level() == (f"native:{lowest[0]}" if lowest else "reference")
+
+
+@pytest.mark.parametrize("nonsense", ["avx1024", "native:avx2", "fast"])
+def test_a_bad_value_is_a_configuration_error(environment: pytest.MonkeyPatch, nonsense: str) -> None:
+    """A misspelt level is reported with the names that exist, not ignored."""
+    environment.setenv(module.VARIABLE, nonsense)
+    with pytest.raises(ConfigError, match="reference, portable, avx2, avx512"):
+        kernels.level()
+
+
+def test_the_reference_path_always_has_a_reason(environment: pytest.MonkeyPatch) -> None:
+    """Native code needs no excuse; the slow path says why, be it asked for or all there is."""
+    assert (kernels.reason() is None) == kernels.level().startswith("native:")
+    environment.setenv(module.VARIABLE, "reference")
+    module._chosen.cache_clear()
+    assert kernels.reason() == "TAXIMETER_CPU_LEVEL asks for it"
+    environment.delenv(module.VARIABLE)
+    environment.setattr(module, "_native", ModuleNotFoundError("taximeter._native"))
+    module._chosen.cache_clear()
+    assert kernels.level() == "reference"
+    assert "not built" in (kernels.reason() or "")
+
+
+def test_use_level_restores_what_was_there() -> None:
+    """Also when the block fails, and when blocks nest."""
+    before = kernels.level()
+
+    def fail_at_another_level() -> None:
+        with kernels.use_level(kernels.levels()[-1]), kernels.use_level("reference"):
+            raise RuntimeError(kernels.level())
+
+    with pytest.raises(RuntimeError, match="reference"):
+        fail_at_another_level()
+    assert kernels.level() == before
+
+
+def test_use_level_refuses_what_this_machine_has_not() -> None:
+    """A level that cannot run here is refused with those that can."""
+    with pytest.raises(ConfigError, match="reference"), kernels.use_level("native:avx1024"):
+        pass
+
+
+def test_set_threads_refuses_less_than_one() -> None:
+    """Somebody has to do the work."""
+    with pytest.raises(ValueError, match="at least one"):
+        kernels.set_threads(0)
+
+
+def test_callers_on_many_threads_take_turns() -> None:
+    """Concurrent calls, larger and smaller, each get their own right answer."""
+    w = np.random.default_rng(1).standard_normal((300, 200), dtype=np.float32)
+    inputs = [np.random.default_rng(n).standard_normal((n, 200), dtype=np.float32) for n in (1, 2, 30, 97)] * 25
+    expected = [kernels.matmul(x, w) for x in inputs]
+    with ThreadPoolExecutor(4) as callers:
+        for got, wanted in zip(callers.map(lambda x: kernels.matmul(x, w), inputs), expected, strict=True):
+            np.testing.assert_array_equal(got, wanted)
+
+
+FORKING = """
+import os
+import numpy as np
+from taximeter.engine import kernels
+
+x = np.ones((40, 300), np.float32)
+kernels.matmul(x, x)
+child = os.fork()
+if child == 0:
+    os._exit(0 if kernels.matmul(x, x)[0, 0] == 300.0 else 1)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize("level", [name for name in kernels.levels() if name != "reference"][-1:])
+def test_a_forked_child_has_its_own_threads(level: str) -> None:
+    """The child of a fork computes, instead of waiting for threads that only its parent has."""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FORKING], check=True, timeout=30)
