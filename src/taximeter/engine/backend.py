@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Self
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
+from taximeter.engine import kernels
 from taximeter.engine.chat_template import ChatTemplate
 from taximeter.engine.core import BACKEND_NAME, EngineCore, EngineOptions
 from taximeter.engine.models import load_model
@@ -43,6 +44,11 @@ from taximeter.records import (
 )
 
 _log = logging.getLogger(__name__)
+
+
+def kernel_level() -> tuple[str, str | None]:
+    """Which arithmetic runs here, and for the slow reference path the reason, as a sentence for people."""
+    return kernels.level(), kernels.reason()
 
 
 class _Queued:

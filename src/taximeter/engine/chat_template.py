@@ -41,6 +41,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, tokenizer: Tokenizer, *, clock: Clock = SYSTEM_CLOCK) -> None:
         """Raises ConfigError when the template is not one."""
+        self._source = source
         self._tokenizer = tokenizer
         self._clock = clock
         environment = ImmutableSandboxedEnvironment(
@@ -50,7 +51,7 @@ class ChatTemplate:
         try:
             self._template = environment.from_string(source)
         except (jinja2.TemplateError, RecursionError) as error:
-            raise _broken(error) from error
+            raise _broken(f"{type(error).__name__}: {str(error)[:200]}") from error
 
     def encode(self, messages: Sequence[Message]) -> list[int]:
         """Ids of the conversation, up to where the assistant is to answer.
@@ -123,13 +124,18 @@ class ChatTemplate:
                 eos_token=tokenizer.token_name(tokenizer.eos_id),
                 tools=None,
                 documents=None,
-                raise_exception=_refuse,
+                raise_exception=self._refuse,
                 strftime_now=now.strftime,
             )
         except RequestError:
             raise
         except Exception as error:  # a template is a program that came with a file: it may fail in any way
-            raise _broken(error) from error
+            raise _broken(type(error).__name__) from error  # its message might quote the conversation
+
+    def _refuse(self, reason: object = "") -> str:
+        """What templates call as `raise_exception`. Their reason is passed on if it is all their own words."""
+        words = f": {reason}" if isinstance(reason, str) and reason and reason in self._source else ""
+        raise RequestError(f"the model's chat template refuses the messages{words}", param="messages")
 
 
 def _stand_ins(originals: set[str], *, avoid: set[str]) -> dict[str, str]:
@@ -148,16 +154,11 @@ def _replaced(content: str, places: Collection[int], stand_ins: Mapping[str, str
     return "".join(characters)
 
 
-def _broken(error: Exception) -> ConfigError:
+def _broken(why: str) -> ConfigError:
     return ConfigError(
-        f"this model's chat template does not work: {type(error).__name__}: {str(error)[:200]}",
+        f"this model's chat template does not work: {why}",
         hint="use another file of the model, or send a plain prompt to the completions endpoint",
     )
-
-
-def _refuse(reason: object = "") -> str:
-    """What templates call as `raise_exception`."""
-    raise RequestError(f"the model's chat template refuses the messages: {str(reason)[:200]}", param="messages")
 
 
 def _to_json(

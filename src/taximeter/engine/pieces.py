@@ -83,7 +83,7 @@ class TokenType(IntEnum):
 class Pieces:
     """One model's tokens, whatever files they came from.
 
-    `merge` turns plain text into ids, none of which is in `control`. `names` has what the files call each id, `utf8`
+    `merge` turns plain text into ids, none of them a control token's. `names` has what the files call each id, `utf8`
     the bytes it adds to an answer: none for a control token. `user_defined` are matched in any text before merging,
     `control` only where the caller says so. `space_prefix` says where merging expects an extra space in front of
     plain text: at the very beginning, or after every matched token as well.

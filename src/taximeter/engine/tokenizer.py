@@ -66,7 +66,9 @@ class Tokenizer:
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise RequestError(f"the text is not valid Unicode: lone surrogate at character {error.start}") from error
+            raise RequestError(
+                f"the text is not valid Unicode: it has a lone surrogate at character {error.start}", param="prompt"
+            ) from error
         table = str.maketrans(dict(stand_ins)) if stand_ins else None
         ids: list[int] = []
         for stretch, control_id in self._control.split(text) if specials else [(text, None)]:

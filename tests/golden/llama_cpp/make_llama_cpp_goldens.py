@@ -105,26 +105,45 @@ CONVERSATIONS = [
     [("system", ""), ("user", "2024 😀\n\tdef f(): pass <b>bold</b> a < b")],
 ]
 
-CHAT_QUESTIONS = [
-    "What is the capital of France?",
-    "Count from 1 to 20, separated by commas.",
-    "List the days of the week in order.",
-    "What is the chemical symbol for water?",
-    "Who wrote the play Romeo and Juliet?",
-    "Write the alphabet in lower case.",
-    "List the planets of the solar system in order.",
-    "What color is the sky on a clear day?",
+# Chosen so that the model is sure of itself: rounding could turn a narrow choice the other way. Earlier turns help.
+CHATS_TO_ANSWER = [
+    [("user", "Count from 1 to 10.")],
+    [("user", "Count from 1 to 20, separated by commas.")],
+    [("user", "Count from 1 to 5, one number per line.")],
+    [("user", "Count from 1 to 5."), ("assistant", "1, 2, 3, 4, 5"), ("user", "Count from 1 to 20.")],
+    [
+        ("user", "Write the table of 2."),
+        ("assistant", "2 x 1 = 2\n2 x 2 = 4\n2 x 3 = 6\n2 x 4 = 8\n2 x 5 = 10"),
+        ("user", "Write the table of 3."),
+    ],
+    [
+        ("user", "Write a Python function that adds two numbers."),
+        ("assistant", "```python\ndef add(a, b):\n    return a + b\n```"),
+        ("user", "Write a Python function that multiplies two numbers."),
+    ],
+    [
+        ("user", "Write the numbers from 1 to 10 in Python code."),
+        ("assistant", "```python\nprint(1)\nprint(2)\nprint(3)\n```"),
+        ("user", "Write the numbers from 1 to 6 in Python code."),
+    ],
+    [
+        ("user", "What is the capital of Italy?"),
+        ("assistant", "The capital of Italy is Rome."),
+        ("user", "What is the capital of France?"),
+        ("assistant", "The capital of France is Paris."),
+        ("user", "What is the capital of Germany?"),
+    ],
 ]
 
 TEXTS_TO_CONTINUE = [
     "1, 2, 3, 4, 5, 6, 7, 8,",
-    "Monday, Tuesday, Wednesday,",
-    "We the People of the United States, in Order to form a more perfect Union,",
-    "a b c d e f g h i",
+    "Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday, Monday, Tuesday,",
     "January\nFebruary\nMarch\nApril\n",
-    "Our Father, who art in heaven, hallowed be thy name;",
-    "for (int i = 0; i < n; i++) {\n    sum += a[i];\n}\nfor (int j = 0; j < n; j++) {\n",
-    "Twinkle, twinkle, little star, how I wonder",
+    "A B C D E F G H I",
+    "2 4 6 8 10 12 14",
+    "x1 = 1\nx2 = 2\nx3 = 3\nx4 = 4\n",
+    "<ul>\n<li>1</li>\n<li>2</li>\n<li>3</li>\n",
+    "We hold these truths to be self-evident, that all men are created equal, that they are endowed by their Creator",
 ]
 
 
@@ -290,11 +309,11 @@ def make(files: dict[str, Path], exact: dict[str, Path]) -> None:
 
     answers = [
         {
-            "question": question,
-            "prompt_ids": (ids := tokenize(models["smollm2"], render(template, [("user", question)]), specials=True)),
+            "messages": [{"role": role, "content": content} for role, content in messages],
+            "prompt_ids": (ids := tokenize(models["smollm2"], render(template, messages), specials=True)),
             **continue_greedily(models["smollm2"], ids),
         }
-        for question in CHAT_QUESTIONS
+        for messages in CHATS_TO_ANSWER
     ]
     write("continuations_smollm2.json", {"source": source, "weights": "float32", "cases": answers})
 
@@ -327,10 +346,10 @@ def make(files: dict[str, Path], exact: dict[str, Path]) -> None:
 
 
 def long_prompt(passage: str) -> str:
-    """More than 512 tokens, so that the sliding window has left the beginning behind; ends in the middle of a sentence
-    of a repeated paragraph, so that the model can be sure how it goes on."""
+    """The passage and the beginning of its first paragraph again. How that goes on stands more than 512 tokens before,
+    out of reach of every layer with a sliding window."""
     first = passage[: passage.index("\n\n")]
-    return passage + "\n" + first[: first.index("She had a saucer")]
+    return passage + "\n" + first[: first.index(" read by it.")]
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from taximeter.clock import FakeClock
 from taximeter.engine.chat_template import ChatTemplate
 from taximeter.engine.tokenizer import Tokenizer
 from taximeter.engine.weights import open_checkpoint
-from taximeter.errors import ConfigError, RequestError
+from taximeter.errors import ConfigError, RequestError, TaximeterError
 from taximeter.records import Message
 from tests.unit.engine.small_vocabularies import byte_level
 
@@ -165,9 +165,13 @@ def test_templates_find_what_they_are_written_for() -> None:
 
 
 def test_a_refusal_of_the_template_is_the_callers_error() -> None:
-    """With the template's own words."""
+    """With the template's own words, and never with the conversation's."""
     with pytest.raises(RequestError, match="roles must alternate"):
         ChatTemplate("{{ raise_exception('roles must alternate') }}", TOKENIZER).encode(said("x"))
+    for source in ("{{ raise_exception('No: ' ~ messages[0].content) }}", "{{ messages[0].content.index('!') }}"):
+        with pytest.raises(TaximeterError) as caught:
+            ChatTemplate(source, TOKENIZER).encode(said("my secret"))
+        assert "my secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("messages", [[], said("\ud800")], ids=["none", "surrogate"])

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from taximeter.engine.tokenizer import Tokenizer
@@ -179,8 +179,3 @@ def test_a_damaged_tokenizer_json_is_refused(tmp_path: Path, damage: str) -> Non
     path.write_text(damage)
     with pytest.raises(ModelFileError, match=r"tokenizer\.json"):
         Tokenizer.from_vocabulary(Vocabulary(kind="json", tokenizer_json=path))
-
-
-def test_splitting_rules_compile_in_the_library() -> None:
-    """Every pattern of the table is one that the library's engine accepts."""
-    assert [str(Regex(pattern)) for pattern in (r"\p{N}", r"\s+(?!\S)")]

@@ -69,8 +69,10 @@ def fetch(reference: HubReference) -> Path:
         disable_progress_bars()
     try:
         if reference.file is not None:
-            return Path(hub.hf_hub_download(reference.repo, reference.file))
-        folder = Path(hub.snapshot_download(reference.repo, allow_patterns=list(_FOLDER_PATTERNS)))
+            return Path(hub.hf_hub_download(reference.repo, reference.file))  # pyright: ignore[reportUnknownMemberType]
+        folder = Path(
+            hub.snapshot_download(reference.repo, allow_patterns=list(_FOLDER_PATTERNS))  # pyright: ignore[reportUnknownMemberType]
+        )
     except errors.GatedRepoError as error:
         raise DownloadError(
             f"{reference.repo} asks its users to accept terms first",

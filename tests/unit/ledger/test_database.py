@@ -1,0 +1,78 @@
+"""From a URL to a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from taximeter.errors import ConfigError, LedgerError
+from taximeter.ledger import Ledger
+from taximeter.ledger.database import ledger_path
+from tests.unit.ledger.records import a_receipt
+
+
+@pytest.mark.parametrize("form", ["sqlite:///{}", "{}"])
+def test_missing_folders_are_made(tmp_path: Path, form: str) -> None:
+    """A URL and a plain path both name the file, however deep."""
+    file = tmp_path / "not yet" / "there %20#" / "ledger.db"
+    Ledger.open(form.format(file)).close()
+    assert file.is_file()
+
+
+def test_a_relative_path_starts_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three slashes are relative, as in SQLAlchemy; `~` is home in both forms."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    expected = tmp_path.resolve() / "a.db"
+    assert [ledger_path(url) for url in ("sqlite:///a.db", "a.db", "sqlite:///~/a.db", "~/a.db")] == [expected] * 4
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", ":memory:"])
+def test_a_ledger_that_nobody_keeps(url: str) -> None:
+    """It works like any other, and is gone when closed."""
+    receipt = a_receipt()
+    with Ledger.open(url) as ledger:
+        ledger.append(receipt).result()
+        assert ledger.latest() == receipt
+        folder = ledger._path.parent
+    assert not folder.exists()
+    with Ledger.open(url) as ledger:
+        assert ledger.latest() is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:secret@host/db",
+        "postgresql+psycopg://me:secret@host/db",
+        "mysql://secret",
+        "sqlite://secret/ledger.db",
+        "sqlite:///ledger.db?mode=secret",
+        "",
+        "sqlite:///\0secret",
+    ],
+)
+def test_another_kind_of_url_is_refused_without_repeating_it(url: str) -> None:
+    """The operator learns what is accepted; a password in the URL is not printed."""
+    with pytest.raises(ConfigError, match="sqlite:///path") as raised:
+        Ledger.open(url)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_file_that_is_no_database_is_refused_and_kept(path: Path) -> None:
+    """Naming the wrong file costs nothing but a message."""
+    path.write_text("my diary, long enough not to be taken for an empty file" * 20)
+    before = path.read_bytes()
+    with pytest.raises(LedgerError, match="not a database"):
+        Ledger.open(str(path))
+    assert path.read_bytes() == before
+
+
+def test_a_folder_is_no_ledger(tmp_path: Path) -> None:
+    """Nor is a path below a file."""
+    with pytest.raises(LedgerError, match="unable to open"):
+        Ledger.open(str(tmp_path))
+    (tmp_path / "file").touch()
+    with pytest.raises(LedgerError, match=r"Not a directory|File exists"):
+        Ledger.open(str(tmp_path / "file" / "ledger.db"))

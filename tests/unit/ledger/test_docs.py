@@ -1,0 +1,30 @@
+"""The page about the ledger says what is so."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from decimal import Decimal
+from pathlib import Path
+
+from taximeter.ledger import Ledger, schema
+from tests.unit.ledger.records import a_receipt
+
+PAGE = (Path(__file__).parents[3] / "docs" / "ledger.md").read_text("utf-8")
+
+
+def test_every_question_on_the_page_can_be_asked(ledger: Ledger, path: Path) -> None:
+    """Each SQL block runs as it stands, and finds the receipt."""
+    ledger.append(a_receipt(dollars=Decimal("-0.25"))).result()
+    questions = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
+    assert questions
+    connection = sqlite3.connect(path)
+    answers = [connection.execute(question).fetchall() for question in questions]
+    connection.close()
+    assert all(len(rows) == 1 for rows in answers)
+    assert answers[0][0][2:] == (1, "-1 + 750000000000e-12", -0.25)
+
+
+def test_every_column_is_on_the_page() -> None:
+    """A new column is explained before it ships."""
+    assert [name for name in schema.receipts.columns.keys() if f"`{name}`" not in PAGE] == []  # noqa: SIM118 - no dict

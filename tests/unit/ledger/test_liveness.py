@@ -1,0 +1,91 @@
+"""Who is writing, and what the dead leave behind."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from taximeter.clock import FakeClock
+from taximeter.ledger import Ledger
+from taximeter.records import Outcome
+from tests.unit.ledger.children import child
+from tests.unit.ledger.records import NOON, a_receipt, a_request
+
+
+def test_the_living_keep_what_they_began_and_the_dead_are_cleared_up_after(path: Path) -> None:
+    """A request in flight elsewhere is left alone while its process lives, by whoever opens the ledger; once that
+    process is dead the next opening writes its receipt, once, and removes its lock."""
+    with child("hold", path) as holder:
+        assert holder.stdout is not None
+        request_id = [holder.stdout.readline(), holder.stdout.readline()][1].strip()
+        with Ledger.open(str(path)) as ledger, Ledger.open(str(path)) as again:
+            assert ledger.receipts() == again.receipts() == []
+        holder.kill()
+        holder.wait()
+    clock = FakeClock(NOON + timedelta(days=1))
+    with Ledger.open(str(path), clock=clock) as ledger:
+        (receipt,) = ledger.receipts()
+    assert receipt.request.id == request_id
+    assert receipt.outcome is Outcome.INTERRUPTED
+    assert receipt.closed_at == clock.utc_now()
+    assert receipt.unmeasured_reason == receipt.uncosted_reason == "the process ended before the answer did"
+    assert receipt.timing is receipt.usage is receipt.cost is None
+    assert [file.name for file in path.with_name("ledger.db-writers").iterdir()] == ["opening.lock"]
+    with Ledger.open(str(path)) as ledger:
+        assert ledger.receipts() == [receipt]
+
+
+def test_a_ledger_closed_with_requests_in_flight_interrupts_them_next_time(path: Path) -> None:
+    """Closing in order is an end too; and a request whose receipt is there is not interrupted for a stray note."""
+    request, answered = a_request(), a_request()
+    receipt = a_receipt(answered)
+    with Ledger.open(str(path)) as ledger:
+        ledger.begin(request).result()
+        ledger.append(receipt).result()
+        ledger.begin(answered).result()
+    with Ledger.open(str(path)) as ledger:
+        assert ledger.receipt(answered.id) == receipt
+        interrupted = ledger.receipt(request.id)
+        assert interrupted is not None
+        assert interrupted.outcome is Outcome.INTERRUPTED
+        assert len(ledger.receipts()) == 2
+
+
+def test_a_note_that_cannot_be_read_does_not_close_the_ledger(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It stays, with a warning, for the version that can read it; the others are cleared up."""
+    with Ledger.open(str(path)) as ledger:
+        for _ in range(2):
+            ledger.begin(a_request()).result()
+    with sqlite3.connect(path) as connection:
+        connection.execute(
+            "UPDATE in_flight SET document = replace(document, 'openai.chat', 'telepathy')"
+            " WHERE request_id = (SELECT min(request_id) FROM in_flight)"
+        )
+    connection.close()
+    with Ledger.open(str(path)) as ledger:
+        assert len(ledger.receipts()) == 1
+    assert "telepathy" in caplog.text
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT count(*) FROM in_flight").fetchone() == (1,)
+    connection.close()
+
+
+def test_processes_that_open_at_once_make_one_ledger(path: Path) -> None:
+    """Three processes find no file, and all of them can write to the one that appears."""
+    with child("open", path) as one, child("open", path) as two, child("open", path) as three:
+        children = (one, two, three)
+        for process in children:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "up\n"
+        for process in children:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        for process in children:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "opened\n"
+        with Ledger.open(str(path)) as ledger:
+            assert len(ledger.receipts()) == 3
