@@ -36,8 +36,8 @@ from taximeter.records import (
     Event,
     MachineTime,
     ModelInfo,
-    PhaseEntered,
     Phase,
+    PhaseEntered,
     Prompt,
     Request,
     Served,
@@ -172,6 +172,8 @@ class EmbeddedBackend:
     ) -> Self:
         """Load each model (serving name → file or folder) and start the engine. Raises ModelFileError."""
         options = options or EngineOptions()
+        if options.threads is not None:
+            kernels.set_threads(options.threads)
         cores: dict[str, EngineCore] = {}
         for name, path in models.items():
             checkpoint = open_checkpoint(path)

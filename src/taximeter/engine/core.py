@@ -49,7 +49,7 @@ _LEAST_CACHE_TOKENS = 16_384
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
     """`step_tokens` is the token budget of a step, None for no limit. `kv_cache_tokens` None picks room for one
-    context of the model, and at least 16,384 tokens."""
+    context of the model, and at least 16,384 tokens. `threads` None leaves the kernels all of the machine."""
 
     step_tokens: int | None = 512
     kv_cache_tokens: int | None = None
@@ -57,6 +57,7 @@ class EngineOptions:
     max_running: int = 64
     max_queued_requests: int = 256
     prefix_caching: bool = True
+    threads: int | None = None
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
+from functools import cache
 from typing import cast
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
@@ -42,7 +43,11 @@ def to_json(value: object) -> Json:
         case list() | tuple():
             return [to_json(item) for item in cast(Sequence[object], value)]
         case _:
-            if not is_dataclass(value):
-                raise TypeError(f"{type(value).__name__} has no JSON form")
-            names = [field.name for field in fields(value)] + list(getattr(value, "JSON_PROPERTIES", ()))
-            return {name: to_json(getattr(value, name)) for name in names}
+            return {name: to_json(getattr(value, name)) for name in _json_names(type(value))}
+
+
+@cache  # a receipt is some twenty records deep, and reflection would be half of writing one
+def _json_names(record: type) -> tuple[str, ...]:
+    if not is_dataclass(record):
+        raise TypeError(f"{record!r} has no JSON form")
+    return (*(field.name for field in fields(record)), *getattr(record, "JSON_PROPERTIES", ()))

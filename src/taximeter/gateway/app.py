@@ -1,0 +1,182 @@
+"""Routes, and what every response has in common.
+
+Owns: the paths, the stamp at the door, the request id on every response, and the last net under unexpected errors.
+Refuses to know: how answers are made; what is inside a receipt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Mapping
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from taximeter import __version__
+from taximeter.errors import RequestError
+from taximeter.gateway.errors import DoorError, as_http
+from taximeter.gateway.inference import ARRIVAL, Arrival, InferenceDoor
+from taximeter.gateway.relay import Relay
+from taximeter.ledger import Ledger
+from taximeter.pricing import MachineMeter
+from taximeter.providers import openai
+from taximeter.records import Receipt, new_id, to_json
+
+_log = logging.getLogger(__name__)
+
+_MAX_PAGE_RECEIPTS = 1000
+_ID = re.compile(r"[a-z]+_[0-9a-z]{22}")  # as `records.new_id` makes them
+
+
+def build_app(*, relay: Relay, ledger: Ledger, machine: MachineMeter | None) -> ASGIApp:
+    """The whole door as one ASGI application. `machine` is the meter of our own machine, None without a rate."""
+    pages = _Pages(relay, ledger, machine)
+    routes = [
+        Route("/v1/chat/completions", InferenceDoor(openai.CHAT, relay), methods=["POST"]),
+        Route("/v1/completions", InferenceDoor(openai.COMPLETIONS, relay), methods=["POST"]),
+        Route("/v1/models", pages.models),
+        Route("/v1/models/{id:path}", pages.model),
+        Route("/healthz", pages.health),
+        Route("/api/receipts", pages.receipts),
+        Route("/api/receipts/{id}", pages.receipt),
+        Route("/api/machine", pages.machine),
+    ]
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _http_error, Exception: _error})
+    app.router.redirect_slashes = False
+    return _Door(app, relay)
+
+
+class _Door:
+    """Around everything: stamps a request before anything else happens to it."""
+
+    def __init__(self, app: ASGIApp, relay: Relay) -> None:
+        self._app = app
+        self._clock = relay.clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        at_ns, at = self._clock.monotonic_ns(), self._clock.utc_now()
+        arrival = Arrival(request_id=new_id("req", at), at=at, at_ns=at_ns)
+        scope[ARRIVAL] = arrival
+        request_id = (b"x-request-id", arrival.request_id.encode())
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), request_id]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except asyncio.CancelledError:
+            # The server ends connections that outlast its patience. The exchange has its own task, and its receipt.
+            _log.warning("request %s: its client was cut off, the server is going down", arrival.request_id)
+        except Exception:  # noqa: BLE001 - the last net: the server outlives every request
+            _log.exception("request %s broke the gateway", arrival.request_id)
+
+
+class _Pages:
+    """Everything that is only looked at."""
+
+    def __init__(self, relay: Relay, ledger: Ledger, machine: MachineMeter | None) -> None:
+        self._relay = relay
+        self._ledger = ledger
+        self._meter = machine
+        self._up_since = relay.clock.utc_now()
+
+    async def models(self, _http: HttpRequest) -> Response:
+        infos = self._relay.backend.models()
+        return _json(openai.models_body(infos, created=int(self._up_since.timestamp())))
+
+    async def model(self, http: HttpRequest) -> Response:
+        wanted: str = http.path_params["id"]
+        for info in self._relay.backend.models():
+            if info.id == wanted:
+                return _json(openai.model_body(info, created=int(self._up_since.timestamp())))
+        raise DoorError(404, "model_not_found", "no such model is served here", hint="GET /v1/models lists them")
+
+    async def health(self, _http: HttpRequest) -> Response:
+        relay, counts = self._relay, self._ledger.counts()
+        return _encoded(
+            {
+                "status": "ok",
+                "version": __version__,
+                "backend": relay.backend.name,
+                "models": [info.id for info in relay.backend.models()],
+                "up_since": self._up_since.isoformat(),
+                "in_flight": relay.in_flight,
+                "receipts": {
+                    "accepted": counts.accepted + relay.receipts_lost,
+                    "written": counts.written,
+                    "lost": counts.lost + relay.receipts_lost,
+                },
+            }
+        )
+
+    async def receipts(self, http: HttpRequest) -> Response:
+        text = http.query_params.get("limit", "50")
+        limit = int(text) if re.fullmatch(r"[0-9]{1,4}", text) else 0
+        if not 1 <= limit <= _MAX_PAGE_RECEIPTS:
+            raise RequestError(f"`limit` must be a number from 1 to {_MAX_PAGE_RECEIPTS}", param="limit")
+        before = http.query_params.get("before")
+        if before is not None and await self._find(before) is None:
+            raise RequestError("`before` must be the id of a receipt", param="before")
+        return _encoded({"receipts": to_json(await asyncio.to_thread(self._ledger.receipts, limit, before))})
+
+    async def receipt(self, http: HttpRequest) -> Response:
+        found = await self._find(http.path_params["id"])
+        if found is None:
+            raise DoorError(404, "receipt_not_found", "no such receipt", hint="GET /api/receipts lists the newest")
+        return _encoded(to_json(found))
+
+    async def _find(self, name: str) -> Receipt | None:
+        # Whole ids only: the ledger's search by a beginning is for people at a terminal, and may be ambiguous.
+        return await asyncio.to_thread(self._ledger.receipt, name) if _ID.fullmatch(name) else None
+
+    async def machine(self, _http: HttpRequest) -> Response:
+        if self._meter is None:
+            raise DoorError(404, "no_machine_rate", "no rate is set for this machine", hint="set --machine-rate")
+        # In this order: the meter may run ahead of a machine time read before it, never behind.
+        charged_ns = self._meter.charged_ns
+        time = self._relay.backend.machine_time()
+        if time is None:
+            raise DoorError(404, "no_machine", "answers come from somebody else's machine")
+        return _encoded(to_json(self._meter.statement(time, charged_ns=charged_ns)))
+
+
+def _json(body: bytes, status: int = 200) -> Response:
+    return Response(body, status, media_type="application/json")
+
+
+def _encoded(value: object) -> Response:
+    return _json(msgspec.json.encode(value))
+
+
+async def _http_error(http: HttpRequest, error: Exception) -> Response:
+    """Starlette's own: no such path, or not with this method."""
+    if not isinstance(error, HTTPException):
+        raise error
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
+    told = DoorError(error.status_code, code, f"{http.method} {http.scope['path'][:200]}: {error.detail.lower()}")
+    return _respond(told, error.headers)
+
+
+async def _error(_http: HttpRequest, error: Exception) -> Response:
+    return _respond(error)
+
+
+def _respond(error: Exception, headers: Mapping[str, str] | None = None) -> Response:
+    http = as_http(error)
+    response = _json(http.body, http.status)
+    for name, value in http.headers:
+        response.headers[name.decode()] = value.decode()
+    response.headers.update(headers or {})
+    return response

@@ -1,0 +1,358 @@
+"""What a client asks: the JSON bodies of `/v1/chat/completions` and `/v1/completions` as records.
+
+Owns: the fields, their types, ranges and defaults, and the sentence for each that cannot be served. Refuses to know:
+which models exist, how long their context is, HTTP.
+
+A field nobody here knows is ignored, as other engines do. A known field that would change the answer and is not
+supported is refused: an answer to another question would be worse.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from taximeter.errors import RequestError
+from taximeter.records import Message, Prompt, Sampling
+
+_MAX_INT32 = 2**31 - 1
+_MAX_INT64 = 2**63 - 1
+_MAX_MODEL_CHARACTERS = 256
+_MAX_STOPS = 16
+_MAX_STOP_CHARACTERS = 256
+_MAX_BIASES = 1024
+_DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for the legacy endpoint only
+
+_TokenId = Annotated[int, Meta(ge=0, le=_MAX_INT32)]
+_Count = Annotated[int, Meta(ge=1, le=_MAX_INT32)]
+_Penalty = Annotated[float, Meta(ge=-2, le=2)]
+_Repetition = Annotated[float, Meta(gt=0, le=10)]
+_Share = Annotated[float, Meta(ge=0, le=1)]
+# A field that would change the answer and is not supported: anything but an empty value is refused.
+_Refused = Annotated[object, Meta(title="refused")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One body, understood. `include_usage` asks for the usage at the end of a stream."""
+
+    model: str
+    prompt: Prompt
+    sampling: Sampling
+    max_output_tokens: int | None
+    stream: bool
+    include_usage: bool
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class _ResponseFormat(msgspec.Struct):
+    type: str = "text"
+
+
+class _Body(msgspec.Struct, kw_only=True):
+    """What both endpoints accept. None everywhere means that the caller left it out or wrote null."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    max_tokens: _Count | None = None
+    n: Annotated[int, Meta(ge=1, le=128)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: _Share | None = None
+    seed: Annotated[int, Meta(ge=-_MAX_INT64 - 1, le=_MAX_INT64)] | None = None
+    stop: str | list[str] | None = None
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    response_format: _ResponseFormat | None = None
+    # Extensions of vLLM and llama.cpp.
+    top_k: Annotated[int, Meta(ge=-1, le=_MAX_INT32)] | None = None
+    min_p: _Share | None = None
+    repetition_penalty: _Repetition | None = None
+    repeat_penalty: _Repetition | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=_MAX_INT32)] | None = None
+    ignore_eos: bool | None = None
+    allowed_token_ids: _Refused = None
+    bad_words: _Refused = None
+    dry_multiplier: _Refused = None
+    grammar: _Refused = None
+    guided_choice: _Refused = None
+    guided_grammar: _Refused = None
+    guided_json: _Refused = None
+    guided_regex: _Refused = None
+    json_schema: _Refused = None
+    logits_processors: _Refused = None
+    mirostat: _Refused = None
+    prompt_logprobs: _Refused = None
+    stop_token_ids: _Refused = None
+    structured_outputs: _Refused = None
+    use_beam_search: _Refused = None
+    xtc_probability: _Refused = None
+
+
+class _Part(msgspec.Struct):
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class _Turn(msgspec.Struct):
+    role: str
+    content: str | list[_Part] | None = None
+    tool_calls: object = None
+    function_call: object = None
+
+
+class _ChatBody(_Body, kw_only=True):
+    messages: list[_Turn]
+    max_completion_tokens: _Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    modalities: list[str] | None = None
+    audio: _Refused = None
+    chat_template: _Refused = None
+    continue_final_message: _Refused = None
+    documents: _Refused = None
+    functions: _Refused = None
+    tools: _Refused = None
+    web_search_options: _Refused = None
+
+
+class _CompletionBody(_Body, kw_only=True):
+    prompt: str | list[str | _TokenId | list[_TokenId]]
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    best_of: Annotated[int, Meta(ge=1, le=128)] | None = None
+    echo: _Refused = None
+    suffix: _Refused = None
+
+
+def _refused(body: type[_Body]) -> tuple[str, ...]:
+    return tuple(field.name for field in msgspec.structs.fields(body) if field.type == _Refused)
+
+
+class _Named(msgspec.Struct):
+    model: str
+
+
+_REFUSED: dict[type[_Body], tuple[str, ...]] = {body: _refused(body) for body in (_ChatBody, _CompletionBody)}
+_chat_decoder = msgspec.json.Decoder(_ChatBody)
+_completion_decoder = msgspec.json.Decoder(_CompletionBody)
+_named_decoder = msgspec.json.Decoder(_Named)
+
+
+def parse_chat(body: bytes) -> Call:
+    """A chat body. Raises RequestError that names the field."""
+    read = _decode(_chat_decoder, body)
+    _check_common(read)
+    if read.modalities is not None and read.modalities != ["text"]:
+        raise _unsupported("modalities", "answers are text")
+    alternatives = read.top_logprobs
+    if alternatives and not read.logprobs:
+        raise RequestError("`top_logprobs` needs `logprobs` to be true", param="top_logprobs")
+    return _call(
+        read,
+        prompt=Prompt(messages=_messages(read.messages)),
+        max_output_tokens=read.max_completion_tokens or read.max_tokens,
+        logprobs=(alternatives or 0) if read.logprobs else None,
+    )
+
+
+def parse_completion(body: bytes) -> Call:
+    """A legacy completions body. Raises RequestError that names the field."""
+    read = _decode(_completion_decoder, body)
+    _check_common(read)
+    if read.best_of is not None and read.best_of != (read.n or 1):
+        raise _unsupported("best_of", "every choice that is made is given back", hint="leave it out, or give it `n`")
+    return _call(
+        read,
+        prompt=_plain_prompt(read.prompt),
+        max_output_tokens=read.max_tokens or _DEFAULT_COMPLETION_TOKENS,
+        logprobs=read.logprobs,
+    )
+
+
+def model_named_in(body: bytes) -> str | None:
+    """The model that a body names, even where the rest of it cannot be served; None where that cannot be read."""
+    try:
+        model = _named_decoder.decode(body).model
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return model if _is_model_name(model) else None
+
+
+_B = TypeVar("_B", bound=_Body)
+
+
+def _decode(decoder: msgspec.json.Decoder[_B], body: bytes) -> _B:
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _wrong_field(str(error)) from error
+    except msgspec.DecodeError as error:
+        raise RequestError(f"the body is not JSON: {_lower_first(str(error))}") from error
+    except RecursionError as error:
+        raise RequestError("the body is nested too deeply") from error
+
+
+def _wrong_field(complaint: str) -> RequestError:
+    """msgspec's complaint, with the field in front: "Expected `int` >= 1 - at `$.n`"."""
+    what, _, path = complaint.partition(" - at `$")
+    param = path.rstrip("`").lstrip(".").replace("[...]", "")
+    if missing := re.search(r"missing required field `(\w+)`", what):
+        param = f"{param}.{missing[1]}" if param else missing[1]
+        return RequestError(f"`{param}` is missing", param=param)
+    if not param:
+        return RequestError(f"the body must be a JSON object: {_lower_first(what)}")
+    return RequestError(f"`{param}`: {_lower_first(what)}", param=param)
+
+
+def _lower_first(text: str) -> str:
+    return text if text.startswith("JSON") else text[:1].lower() + text[1:]
+
+
+def _unsupported(param: str, why: str, *, hint: str | None = None) -> RequestError:
+    return RequestError(f"`{param}` is not supported yet: {why}", param=param, hint=hint)
+
+
+def _is_model_name(model: str) -> bool:
+    return 0 < len(model) <= _MAX_MODEL_CHARACTERS and model.isprintable()
+
+
+def _check_common(read: _Body) -> None:
+    if not _is_model_name(read.model):
+        raise RequestError(
+            f"`model` must be a printable name of at most {_MAX_MODEL_CHARACTERS} characters", param="model"
+        )
+    for name in _REFUSED[type(read)]:
+        if getattr(read, name):
+            raise _unsupported(name, "it would change the answer", hint="leave it out")
+    if read.response_format is not None and read.response_format.type != "text":
+        raise _unsupported("response_format", "answers are free text", hint='leave it out, or use {"type": "text"}')
+    if read.stream_options is not None and not read.stream:
+        raise RequestError("`stream_options` needs `stream` to be true", param="stream_options")
+
+
+def _call(read: _Body, *, prompt: Prompt, max_output_tokens: int | None, logprobs: int | None) -> Call:
+    min_tokens = read.min_tokens or 0
+    if max_output_tokens is not None and min_tokens > max_output_tokens:
+        raise RequestError(
+            f"`min_tokens` is {min_tokens}, more than the {max_output_tokens} tokens the answer may have",
+            param="min_tokens",
+        )
+    sampling = Sampling(
+        temperature=_or(read.temperature, 1.0),
+        top_k=max(read.top_k or 0, 0),
+        top_p=_or(read.top_p, 1.0),
+        min_p=_or(read.min_p, 0.0),
+        repetition_penalty=_repetition_penalty(read),
+        presence_penalty=_or(read.presence_penalty, 0.0),
+        frequency_penalty=_or(read.frequency_penalty, 0.0),
+        logit_bias=_logit_bias(read.logit_bias or {}),
+        seed=read.seed,
+        logprobs=logprobs,
+        stop=_stops(read.stop),
+        choices=read.n or 1,
+        min_tokens=min_tokens,
+        ignore_eos=bool(read.ignore_eos),
+    )
+    return Call(
+        model=read.model,
+        prompt=prompt,
+        sampling=sampling,
+        max_output_tokens=max_output_tokens,
+        stream=bool(read.stream),
+        include_usage=bool(read.stream_options and read.stream_options.include_usage),
+    )
+
+
+def _or(given: float | None, default: float) -> float:
+    return default if given is None else given
+
+
+def _repetition_penalty(read: _Body) -> float:
+    given = {value for value in (read.repetition_penalty, read.repeat_penalty) if value is not None}
+    if len(given) > 1:
+        raise RequestError(
+            "`repeat_penalty` and `repetition_penalty` are one setting, and differ", param="repeat_penalty"
+        )
+    return given.pop() if given else 1.0
+
+
+def _logit_bias(given: Mapping[str, float]) -> dict[int, float]:
+    if len(given) > _MAX_BIASES:
+        raise RequestError(f"`logit_bias` has more than {_MAX_BIASES} entries", param="logit_bias")
+    # The range of digits keeps int() away from absurd lengths and from digits of other scripts.
+    if not all(re.fullmatch(r"[0-9]{1,9}", key) for key in given):
+        raise RequestError("the keys of `logit_bias` must be token ids in decimal digits", param="logit_bias")
+    return {int(key): value for key, value in given.items()}
+
+
+def _stops(given: str | list[str] | None) -> tuple[str, ...]:
+    stops = (given,) if isinstance(given, str) else tuple(given or ())
+    if len(stops) > _MAX_STOPS:
+        raise RequestError(f"`stop` has more than {_MAX_STOPS} strings", param="stop")
+    if not all(0 < len(stop) <= _MAX_STOP_CHARACTERS for stop in stops):
+        raise RequestError(f"each `stop` string must have 1 to {_MAX_STOP_CHARACTERS} characters", param="stop")
+    return stops
+
+
+# Templates know `system`; `developer` is OpenAI's newer word for it.
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+
+
+def _messages(turns: list[_Turn]) -> tuple[Message, ...]:
+    if not turns:
+        raise RequestError("`messages` is empty", param="messages")
+    return tuple(_message(turn, f"messages[{index}]") for index, turn in enumerate(turns))
+
+
+def _message(turn: _Turn, at: str) -> Message:
+    role = _ROLES.get(turn.role)
+    if role is None:
+        raise RequestError(f"`{at}.role` must be one of {', '.join(_ROLES)}", param=f"{at}.role")
+    for name in ("tool_calls", "function_call"):
+        if getattr(turn, name):
+            raise _unsupported(f"{at}.{name}", "conversations are text")
+    match turn.content:
+        case None:
+            raise RequestError(f"`{at}.content` is missing", param=f"{at}.content")
+        case str(content):
+            return Message(role=role, content=content)
+        case parts:
+            # Other engines put a line break between text parts too: a model sees them as paragraphs.
+            texts = [_part_text(part, f"{at}.content[{index}]") for index, part in enumerate(parts)]
+            return Message(role=role, content="\n".join(texts))
+
+
+def _part_text(part: _Part, at: str) -> str:
+    text = {"text": part.text, "refusal": part.refusal}.get(part.type)
+    if text is None:
+        if part.type in ("text", "refusal"):
+            raise RequestError(f"`{at}.{part.type}` is missing", param=f"{at}.{part.type}")
+        raise _unsupported(at, "only parts of type `text` can be read")
+    return text
+
+
+def _plain_prompt(given: str | list[str | int | list[int]]) -> Prompt:
+    match given:
+        case str(text):
+            return Prompt(text=text)
+        case []:
+            raise RequestError("`prompt` is empty", param="prompt")
+        case [str(text)]:
+            return Prompt(text=text)
+        case [[*ids]]:
+            return Prompt(token_ids=tuple(ids))
+        case items:
+            ids = [item for item in items if isinstance(item, int)]
+            if len(ids) != len(items):
+                raise _unsupported("prompt", "one request is one prompt", hint="send one request for each")
+            return Prompt(token_ids=tuple(ids))

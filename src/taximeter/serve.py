@@ -1,0 +1,250 @@
+"""The composition root: the only place that joins settings, ledger, prices, backend and gateway.
+
+Owns: the order in which a house is built and taken down, and the life of the HTTP server: its socket, its signals, its
+patience at the end. Refuses to know: what any room does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.loops.auto import auto_loop_factory
+
+from taximeter.engine.backend import EmbeddedBackend
+from taximeter.engine.core import EngineOptions
+from taximeter.engine.model_store import ModelStore
+from taximeter.errors import ConfigError
+from taximeter.gateway import Relay, build_app
+from taximeter.ledger import Ledger
+from taximeter.pricing import Catalog, MachineMeter, Settler
+from taximeter.records import Backend
+from taximeter.settings import Settings
+
+_GRACE_S = 5.0  # answers in flight may take this long to finish once the server is told to stop
+_CUT_OFF_S = 3.0  # and their clients this long to read the end
+_KEEP_ALIVE_S = (
+    65  # longer than the usual 60 s of proxies and clients: they close idle connections, we do not race them
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class House:
+    """Everything that one process serves with. `machine` is None where no rate is set."""
+
+    settings: Settings
+    backend: Backend
+    ledger: Ledger
+    relay: Relay
+    machine: MachineMeter | None
+
+    @classmethod
+    def open(
+        cls,
+        settings: Settings,
+        models: Sequence[str] | None = None,
+        on_progress: Callable[[str], None] | None = None,
+    ) -> Self:
+        """Build a house that serves `models` (names, paths or `hf:` references), or the settings' model.
+
+        Blocks while weights are loaded; `on_progress` is told in words what is going on. Raises ConfigError,
+        PricingError or LedgerError, with nothing left open.
+        """
+        # Cheap things that can be wrong come before the slow one.
+        overlay = settings.prices_overlay
+        catalog = Catalog.load(overlay if overlay.exists() else None)
+        machine = None if settings.machine_rate is None else MachineMeter(settings.machine_rate)
+        settler = Settler(catalog=catalog, machine=machine, priced_as=settings.priced_as)
+        store = ModelStore(settings.models_dir)
+        paths: dict[str, Path] = {}
+        for ref in models or [settings.model]:
+            name, path = store.serving_name(ref), store.resolve(ref)
+            if paths.setdefault(name, path) != path:
+                raise ConfigError(f"two models would both be served as {name}: {paths[name]} and {path}")
+        with contextlib.ExitStack() as undo:
+            ledger = Ledger.open(settings.ledger_url)
+            undo.callback(ledger.close)
+            if on_progress is not None:
+                on_progress(f"loading {', '.join(paths)}")
+            options = EngineOptions(
+                step_tokens=settings.step_tokens,
+                kv_cache_tokens=settings.kv_cache_tokens,
+                max_queued_requests=settings.max_queued_requests,
+                threads=settings.threads,
+            )
+            backend = EmbeddedBackend.load(paths, options=options)
+            undo.pop_all()
+        relay = Relay(backend=backend, ledger=ledger, settler=settler)
+        return cls(settings=settings, backend=backend, ledger=ledger, relay=relay, machine=machine)
+
+    async def aclose(self) -> None:
+        """End what is in flight, with its receipts; then the backend; the ledger last. Idempotent."""
+        try:
+            await self.relay.aclose()
+            await self.backend.aclose()
+        finally:
+            await asyncio.to_thread(self.ledger.close)
+
+
+def run(house: House, on_ready: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM, then close the house. See `serve`."""
+    with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+        runner.run(serve(house, on_ready))
+
+
+async def serve(house: House, on_ready: Callable[[str], None], *, stop: asyncio.Event | None = None) -> None:
+    """Serve until told to stop by `stop` or, on the main thread, by a signal; then close the house.
+
+    `on_ready` gets the URL once the socket listens. It runs on a thread of its own, so that it may use the server;
+    what it raises stops the server and is raised here. At the end no new connection is taken, answers in flight may
+    finish for a few seconds, and are then cancelled; each has its receipt. A second signal ends the process at once.
+
+    Raises ConfigError when the address cannot be listened on.
+    """
+    app = build_app(relay=house.relay, ledger=house.ledger, machine=house.machine)
+    server = _Server(_uvicorn_config(app), house.relay, on_ready=on_ready, stop=stop)
+    with server.obeying_signals():
+        try:
+            await server.serve(sockets=[_listen(house.settings.host, house.settings.port)])
+            server.raise_what_broke()
+        finally:
+            await house.aclose()
+
+
+def _uvicorn_config(app: ASGIApp) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        access_log=False,
+        date_header=True,
+        lifespan="off",
+        log_config=None,
+        log_level="warning",
+        server_header=False,
+        timeout_graceful_shutdown=int(_GRACE_S + _CUT_OFF_S),
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        ws="none",
+    )
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, with our own beginning and end: it greets when it listens, and its signals end in receipts."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        relay: Relay,
+        *,
+        on_ready: Callable[[str], None],
+        stop: asyncio.Event | None,
+    ) -> None:
+        super().__init__(config)
+        self._relay = relay
+        self._on_ready = on_ready
+        self._stop = stop
+        self._broke: Exception | None = None
+        self._beside: list[asyncio.Task[None]] = []
+
+    @contextlib.contextmanager
+    def obeying_signals(self) -> Generator[None]:
+        """Stop at SIGINT and SIGTERM, on the main thread; elsewhere Python has no signals."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Not uvicorn's way: it lets go before the house is closed, and raises again what it has obeyed."""
+        yield
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal asks, the second does not: what is in flight then is written up by the next start."""
+        del frame
+        if self.should_exit:
+            os._exit(128 + sig)
+        self.should_exit = True
+
+    def raise_what_broke(self) -> None:
+        """Raises what `on_ready` raised, if it did."""
+        if self._broke is not None:
+            raise self._broke
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or []:
+            self._run_beside(self._greet(_url(listening)))
+        if self._stop is not None:
+            self._run_beside(self._obey(self._stop))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._run_beside(self._end_answers())
+        await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()  # a client that reads nothing would keep its socket open for ever
+        for task in self._beside:
+            task.cancel()
+        await asyncio.sleep(0)  # the loop closes what was aborted
+
+    async def _greet(self, url: str) -> None:
+        try:
+            await asyncio.to_thread(self._on_ready, url)
+        except Exception as error:  # noqa: BLE001 - the caller's own, raised again where the server was started
+            if not self.should_exit:  # else the greeting only met the end of the server
+                self._broke = error
+            self.should_exit = True
+
+    async def _obey(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self.should_exit = True
+
+    async def _end_answers(self) -> None:
+        await asyncio.sleep(_GRACE_S)
+        await self._relay.aclose()
+
+    def _run_beside(self, work: Coroutine[Any, Any, None]) -> None:
+        self._beside.append(asyncio.create_task(work))
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"{host} is not an address of this machine: {error.strerror}") from error
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError as error:
+        listening.close()
+        hints = {
+            errno.EADDRINUSE: "something else listens there: stop it, or choose another port (0 takes any free one)",
+            errno.EACCES: "ports below 1024 belong to the system: choose a higher one",
+        }
+        hint = hints.get(error.errno or 0)
+        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}", hint=hint) from error
+    return listening
+
+
+def _url(listening: socket.socket) -> str:
+    """Where to reach it from this machine."""
+    host, port = listening.getsockname()[:2]
+    if listening.family == socket.AF_INET6:
+        return f"http://[{'::1' if host == '::' else host}]:{port}"
+    return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"  # noqa: S104 - recognized, not bound

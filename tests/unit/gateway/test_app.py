@@ -1,0 +1,144 @@
+"""The pages that are only looked at, and what every response has in common."""
+
+from decimal import Decimal
+
+import pytest
+
+from taximeter import __version__
+from taximeter.errors import LedgerError
+from taximeter.records import to_json
+from tests.fakes import FakeBackend, MemoryLedger, Script
+from tests.gateway_harness import CHAT, Caller, a_chat, a_house, app_of, fake_house, get, post
+
+
+async def test_models_are_listed_and_each_can_be_asked_for():
+    """Also one whose name has a slash."""
+    house, _, _ = fake_house()
+    app = app_of(house)
+    listed = (await get(app, "/v1/models")).json()
+    assert listed["object"] == "list"
+    assert [model["id"] for model in listed["data"]] == ["fake", "fake/base"]
+    for model in listed["data"]:
+        assert (await get(app, f"/v1/models/{model['id']}")).json() == model
+    assert listed["data"][0]["context_length_tokens"] == 64
+    missing = await get(app, "/v1/models/gpt-9")
+    assert (missing.status, missing.json()["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_health_counts_receipts():
+    """Accepted = written + lost, here as in the ledger."""
+    house, _, ledger = fake_house()
+    app = app_of(house)
+    await post(app, CHAT, a_chat())
+    ledger.broken = LedgerError("the disk is full")
+    await post(app, CHAT, a_chat())
+    health = (await get(app, "/healthz")).json()
+    assert health["status"] == "ok"
+    assert health["version"] == __version__
+    assert health["models"] == ["fake", "fake/base"]
+    assert health["receipts"] == {"accepted": 2, "written": 1, "lost": 1}
+    assert health["in_flight"] == 0
+
+
+async def test_a_receipt_is_found_by_its_id_or_its_requests():
+    """Its JSON is the record's own."""
+    house, _, ledger = fake_house()
+    app = app_of(house)
+    reply = await post(app, CHAT, a_chat())
+    [kept] = ledger.kept
+    for name in (reply.headers["x-taximeter-receipt"], reply.headers["x-request-id"]):
+        assert (await get(app, f"/api/receipts/{name}")).json() == to_json(kept)
+
+
+async def test_receipts_come_newest_first_and_in_pages():
+    """`before` is the last one of the page before."""
+    house, _, _ = fake_house()
+    app = app_of(house)
+    ids = [(await post(app, CHAT, a_chat())).headers["x-taximeter-receipt"] for _ in range(3)]
+    newest_first = sorted(ids, reverse=True)
+    first = (await get(app, "/api/receipts", "limit=2")).json()["receipts"]
+    assert [receipt["id"] for receipt in first] == newest_first[:2]
+    rest = (await get(app, "/api/receipts", f"limit=2&before={first[-1]['id']}")).json()["receipts"]
+    assert [receipt["id"] for receipt in rest] == newest_first[2:]
+
+
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=1001", "limit=-1", "limit=x", "limit=1e2", "limit=٣", f"limit={'9' * 5000}", "before=x"]
+)
+async def test_a_page_that_cannot_be_is_refused(query: str):
+    """With the name of the parameter."""
+    house, _, _ = fake_house()
+    reply = await get(app_of(house), "/api/receipts", query)
+    assert (reply.status, reply.json()["error"]["param"]) == (400, query.partition("=")[0])
+
+
+@pytest.mark.parametrize("name", ["rcpt_0000000000000000000000", "rcpt_", "x" * 5000, "\0", "é", "../etc"])
+async def test_a_receipt_that_is_not_there_is_not_found(name: str):
+    """Whatever the name is made of."""
+    house, _, _ = fake_house()
+    assert (await get(app_of(house), f"/api/receipts/{name}")).status == 404
+
+
+async def test_a_ledger_that_cannot_be_read_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch):
+    """503, and nothing of its path or URL."""
+    house, _, ledger = fake_house()
+
+    def broken(*_: object) -> None:
+        raise LedgerError("secret")
+
+    monkeypatch.setattr(ledger, "receipts", broken)
+    reply = await get(app_of(house), "/api/receipts")
+    assert (reply.status, reply.json()["error"]["code"]) == (503, "ledger_unavailable")
+    assert b"secret" not in reply.body
+
+
+async def test_the_machines_statement_adds_up():
+    """Charged + in flight + idle is the rate times wall time: one hour at $3.60."""
+    house, _, _ = fake_house(Script(compute_ns=1_000_000))
+    app = app_of(house)
+    await post(app, CHAT, a_chat())
+    statement = (await get(app, "/api/machine")).json()
+    assert statement["charged_ns"] == statement["busy_ns"] == 1_000_000
+    parts = [Decimal(statement[part]) for part in ("charged", "in_flight", "idle")]
+    assert sum(parts) == Decimal(statement["total"]) == Decimal("3.6")
+
+
+async def test_without_a_rate_there_is_no_statement():
+    """And it says how to get one."""
+    house = a_house(FakeBackend(), MemoryLedger(), rate=None)
+    reply = await get(app_of(house), "/api/machine")
+    assert (reply.status, reply.json()["error"]["code"]) == (404, "no_machine_rate")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/", 404),
+        ("GET", "/v1/chat/completions/", 404),
+        ("POST", "/v1/embeddings", 404),
+        ("GET", CHAT, 405),
+        ("POST", "/v1/models", 405),
+        ("DELETE", "/api/receipts", 405),
+    ],
+)
+async def test_a_wrong_path_or_method_is_told_in_json(method: str, path: str, status: int):
+    """With an id, as every response."""
+    house, _, _ = fake_house()
+    reply = await Caller(app_of(house), path, method=method).call()
+    assert reply.status == status
+    assert reply.json()["error"]["type"] == "invalid_request_error"
+    assert reply.headers["x-request-id"].startswith("req_")
+    assert ("allow" in reply.headers) == (status == 405)
+
+
+async def test_a_page_that_breaks_is_an_internal_error(monkeypatch: pytest.MonkeyPatch):
+    """Without a word of what broke, and without ending the server."""
+    house, backend, _ = fake_house()
+
+    def broken() -> None:
+        raise ValueError("secret")
+
+    monkeypatch.setattr(backend, "models", broken)
+    reply = await get(app_of(house), "/healthz")
+    assert (reply.status, reply.json()["error"]["code"]) == (500, "internal_error")
+    assert b"secret" not in reply.body
