@@ -71,8 +71,8 @@ $(PY):
 	echo 'Taximeter needs Python 3.11 or later, and found none. Say where it is: make PYTHON=/path/to/python3' >&2; exit 1
 
 $(VENV)/.installed: pyproject.toml $(NATIVE) | $(PY)
-	$(call pip,Installing Taximeter and building its kernels; this takes a minute or two,install --editable . 'pip>=24.1')
-	@$(PY) -c 'from taximeter.engine import kernels as k; print("kernels:", k.level(), *filter(None, [k.reason()]), sep=" ")'
+	$(call pip,Installing Taximeter and building its kernels; this takes a minute or two,install --editable .)
+	@$(PY) -c 'from taximeter.engine import kernels as k; print("kernels:", k.level()); k.reason() and print("This is slow:", k.reason())'
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed

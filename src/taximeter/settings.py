@@ -107,7 +107,8 @@ class Settings:
         """The settings in force: `flags` by key (None: not given), else environment, else file, else default.
 
         Every value that is given is checked, also one that a stronger source overrides. An empty environment
-        variable counts as unset. Raises RequestError for a flag, ConfigError naming the variable, or the file and its key, for the others.
+        variable counts as unset. Raises RequestError for a flag, and ConfigError for the others, naming the variable,
+        or the file and its key.
         """
         environ = os.environ if environ is None else environ
         if unknown := flags.keys() - set(_KEYS):

@@ -1,0 +1,147 @@
+"""What every command shares: where its output goes, and what becomes of its errors.
+
+Owns: the two consoles, JSON on stdout, and the boundary where exceptions turn into one line and an exit code. Refuses
+to know: any command.
+
+Exit codes: 0 done, 1 failed, 2 called wrongly, 130 interrupted by Ctrl-C, 141 the reader of our output went away.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from taximeter.errors import RequestError, TaximeterError
+from taximeter.records import to_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EXIT_FAILED: Final = 1
+EXIT_WRONG_CALL: Final = 2
+EXIT_INTERRUPTED: Final = 130
+EXIT_BROKEN_PIPE: Final = 141
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
+"""The `--json` flag that every command takes."""
+
+_CONTROLS: Final = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+_PIPED_WIDTH: Final = 200  # a file has no width; tables must not be folded for it
+
+
+def out() -> Console:
+    """Stdout, with colours only where a terminal shows them."""
+    return _console(to_stderr=False)
+
+
+def err() -> Console:
+    """Stderr, likewise."""
+    return _console(to_stderr=True)
+
+
+def print_json(value: object, *, one_line: bool = False) -> None:
+    """A record, or anything made of records, as one JSON document on stdout."""
+    is_ascii = not _is_unicode(sys.stdout.encoding)
+    sys.stdout.write(json.dumps(to_json(value), indent=None if one_line else 2, ensure_ascii=is_ascii) + "\n")
+    sys.stdout.flush()
+
+
+def printable(text: str) -> str:
+    """Text of a model for stdout: a terminal gets no control characters, since it would obey them."""
+    return text.translate(_CONTROLS) if sys.stdout.isatty() else text
+
+
+class Boundary(TyperGroup):
+    """The outermost command: whatever happens inside leaves as one clear line on stderr and an exit code."""
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run the command line and exit. With `standalone_mode` off, give the exit code instead."""
+        arguments = list(sys.argv[1:] if args is None else args)
+        run = functools.partial(super().main, arguments, *rest, standalone_mode=False, **extra)
+        code = run_guarded(run, as_json="--json" in arguments)
+        if standalone_mode:
+            sys.exit(code)
+        return code
+
+    def invoke(self, ctx: Any) -> Any:
+        """Typer has its own idea of a broken pipe; ours comes first."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            _abandon_stdout()
+            raise typer.Exit(EXIT_BROKEN_PIPE) from error
+
+
+def run_guarded(command: Callable[[], object], *, as_json: bool) -> int:
+    """The exit code of `command`, its errors told on stderr. An exception that is not ours is a bug and gets out."""
+    _tolerate_narrow_encodings()
+    try:
+        result = command()
+        sys.stdout.flush()
+    except TaximeterError as error:
+        _tell(error.message, error.hint, kind=type(error).__name__, as_json=as_json)
+        return EXIT_WRONG_CALL if isinstance(error, RequestError) else EXIT_FAILED
+    except typer.TyperException as error:
+        _tell(_sentence(error.format_message()), _where_help_is(error), kind="WrongCall", as_json=as_json)
+        return error.exit_code
+    except BrokenPipeError:
+        _abandon_stdout()
+        return EXIT_BROKEN_PIPE
+    except (KeyboardInterrupt, typer.Abort):
+        return EXIT_INTERRUPTED
+    return result if isinstance(result, int) else 0
+
+
+def _tell(message: str, hint: str | None, *, kind: str, as_json: bool) -> None:
+    if as_json:
+        sys.stderr.write(json.dumps({"error": {"type": kind, "message": message, "hint": hint}}) + "\n")
+        return
+    from rich.text import Text  # noqa: PLC0415  # an error has time; --help has not
+
+    err().print(Text.assemble(("taximeter: ", "bold red"), message), soft_wrap=True)
+    if hint:
+        err().print(Text.assemble(("  hint: ", "dim"), hint), soft_wrap=True)
+
+
+def _sentence(text: str) -> str:
+    """Typer's message in the form of ours: one line, a small letter first, no full stop."""
+    line = " ".join(text.split()).rstrip(".")
+    return line[:1].lower() + line[1:]
+
+
+def _where_help_is(error: typer.TyperException) -> str | None:
+    context = getattr(error, "ctx", None)
+    return None if context is None else f"see {context.command_path} --help"
+
+
+def _abandon_stdout() -> None:
+    """Nobody reads on. Stdout must point somewhere, or the interpreter complains when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _tolerate_narrow_encodings() -> None:
+    """A model's answer may hold what the terminal cannot show: that becomes a question mark, not an error."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure: Callable[..., None] | None = getattr(stream, "reconfigure", None)
+        if reconfigure is not None and not _is_unicode(stream.encoding):
+            reconfigure(errors="replace")
+
+
+def _console(*, to_stderr: bool) -> Console:
+    from rich.console import Console  # noqa: PLC0415  # its import is a third of the time of --help
+
+    console = Console(stderr=to_stderr, highlight=False)
+    if not console.is_terminal:
+        console.width = _PIPED_WIDTH
+    return console
+
+
+def _is_unicode(encoding: str | None) -> bool:
+    return (encoding or "").lower().replace("-", "").startswith("utf")

@@ -1,0 +1,392 @@
+"""A receipt as people read it: one block to look at or to paste, and one line for a log.
+
+Pure: a `Receipt` in, something rich can print out. Owns: layout, glyphs, and how amounts and durations are rounded for
+the eye (the JSON has every digit). Refuses to know: where it is printed; a console without colours gets none, and one
+that cannot show Unicode gets ASCII.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from fractions import Fraction
+from typing import Final, Literal
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from taximeter.records import Basis, Cost, Outcome, Phase, Receipt, Timing, Usage, decimal_text
+
+SHORT_ID: Final = 16
+"""How much of an id is enough for `taximeter receipt` to find it: prefix, milliseconds and a random digit."""
+
+_WIDTH: Final = 68
+_MIN_WIDTH: Final = 50
+_LABEL_WIDTH: Final = 9
+_AMOUNT_WIDTH: Final = 13
+_THREE_DIGITS: Final = Context(prec=3)
+
+_OUTCOME_STYLES: Final = {Outcome.COMPLETED: "green", Outcome.ABORTED: "yellow", Outcome.INTERRUPTED: "yellow"}
+_BAD: Final = "red"
+_READ: Final = "cyan"  # the prompt's side of every bar
+_WRITTEN: Final = "magenta"  # the answer's
+_PHASE_STYLES: Final = {
+    Phase.GATEWAY: "blue",
+    Phase.QUEUE: "yellow",
+    Phase.PREFILL: _READ,
+    Phase.DECODE: _WRITTEN,
+    Phase.STALLED: _BAD,
+    Phase.UPSTREAM: "green",
+}
+_LEAF_NAMES: Final = {
+    "input_fresh_tokens": "fresh",
+    "input_cache_read_tokens": "cached",
+    "input_cache_write_5m_tokens": "written to cache",
+    "input_cache_write_1h_tokens": "written to cache for 1 h",
+    "output_text_tokens": "text",
+    "output_reasoning_tokens": "reasoning",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Glyphs:
+    phases: Mapping[Phase, str]
+    full: str
+    empty: str
+    corner: str
+    line: str
+    mark: str
+    times: str
+
+
+_UNICODE: Final = _Glyphs(
+    phases=dict(zip(Phase, "░▒▓█╳▞", strict=True)), full="█", empty="░", corner="└", line="─", mark="┴", times="×"
+)
+_ASCII: Final = _Glyphs(
+    phases=dict(zip(Phase, ".~=#x%", strict=True)), full="#", empty=".", corner="'", line="-", mark="^", times="x"
+)
+
+
+class ReceiptView:
+    """The whole receipt, for `Console.print`."""
+
+    def __init__(self, receipt: Receipt) -> None:
+        self._receipt = receipt
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        del console
+        width = max(_MIN_WIDTH, min(_WIDTH, options.max_width))
+        for line in _Page(self._receipt, width, _ASCII if options.ascii_only else _UNICODE).lines():
+            line.no_wrap = True
+            line.overflow = "ignore"
+            yield line
+
+
+def receipt_line(receipt: Receipt) -> Text:
+    """The receipt in one line: when, what, how long, how much."""
+    parts = [f"{receipt.request.received_at:%H:%M:%S}", receipt.model_served or receipt.request.model]
+    if receipt.usage is not None:
+        cached = receipt.usage.input_cache_read_tokens
+        parts.append(f"{count_text(receipt.usage.input_tokens)} in" + (f" ({cached:,} cached)" if cached else ""))
+        parts.append(f"{count_text(receipt.usage.output_tokens)} out")
+    if receipt.timing is not None:
+        if receipt.timing.first_token_ns is not None:
+            parts.append(f"TTFT {duration_text(receipt.timing.first_token_ns)}")
+        parts.append(duration_text(receipt.timing.total_ns))
+    if receipt.cost is not None:
+        parts.append(money_text(receipt.cost.total))
+    line = Text("  ".join(parts))
+    if receipt.outcome is not Outcome.COMPLETED:
+        line.append(f"  {receipt.outcome}", style=outcome_style(receipt.outcome))
+        line.append(f": {receipt.error}" if receipt.error else "")
+    line.append(f"  {receipt.id[:SHORT_ID]}", style="dim")
+    return line
+
+
+def outcome_style(outcome: Outcome) -> str:
+    """The colour of an outcome."""
+    return _OUTCOME_STYLES.get(outcome, _BAD)
+
+
+def money_text(amount: Decimal, *, beside: Decimal | None = None) -> str:
+    """Dollars for the eye: four decimals, and more for small amounts until three digits count; cents from $100 on.
+
+    An amount that stands `beside` another shows as many decimals as that one, so that the points are in line.
+    """
+    if amount == 0:
+        return "$0"
+    decimals = max(_decimals(one) for one in (amount, beside) if one is not None)
+    return f"{'-' if amount < 0 else ''}${abs(amount):,.{decimals}f}"
+
+
+def _decimals(amount: Decimal) -> int:
+    if abs(amount) >= 100 or amount == 0:
+        return 2
+    return max(4, 2 - _THREE_DIGITS.plus(amount).adjusted())
+
+
+def duration_text(duration_ns: int) -> str:
+    """A duration for the eye: milliseconds to a tenth, from a second on seconds to a thousandth."""
+    if duration_ns < 1_000_000_000:
+        return f"{ms_text(duration_ns)} ms"
+    return f"{duration_ns / 1e9:,.3f} s"
+
+
+def ms_text(duration_ns: int) -> str:
+    """Milliseconds to a tenth; what is less, and not nothing, says so."""
+    return "<0.1" if 0 < duration_ns < 50_000 else f"{duration_ns / 1e6:,.1f}"
+
+
+def count_text(count: int | None) -> str:
+    """A count, or a question mark for an unknown one."""
+    return "?" if count is None else f"{count:,}"
+
+
+def shared_out(parts: Sequence[int], whole: int) -> list[int]:
+    """`whole` units divided in proportion to `parts`, in whole units that sum to it: largest remainders round up.
+
+    Bars and percentages are made with it, so that what is printed adds up like what is stored.
+    """
+    total = sum(parts)
+    if total == 0:
+        return [0] * len(parts)
+    exact = [Fraction(part * whole, total) for part in parts]
+    units = [int(share) for share in exact]
+    by_remainder = sorted(range(len(parts)), key=lambda index: units[index] - exact[index])
+    for index in by_remainder[: whole - sum(units)]:
+        units[index] += 1
+    return units
+
+
+class _Page:
+    """Lines of one receipt at one width. Every line starts at the left edge and none is wider than `width`."""
+
+    def __init__(self, receipt: Receipt, width: int, glyphs: _Glyphs) -> None:
+        self._receipt = receipt
+        self._width = width
+        self._glyphs = glyphs
+        self._bar_cells = width - _LABEL_WIDTH - _AMOUNT_WIDTH
+
+    def lines(self) -> Iterator[Text]:
+        yield from self._head()
+        yield Text()
+        yield from self._tokens()
+        yield Text()
+        yield from self._time()
+        yield Text()
+        yield from self._money()
+        yield Text()
+        yield from self._foot()
+
+    def _head(self) -> Iterator[Text]:
+        receipt = self._receipt
+        reasons = ", ".join(dict.fromkeys(receipt.finish_reasons))
+        outcome = Text(f"{receipt.outcome}", style=outcome_style(receipt.outcome))
+        if reasons:
+            outcome.append(f": {reasons}", style="default")
+        yield self._apart(Text(receipt.model_served or receipt.request.model, style="bold"), outcome)
+        by = [receipt.served_by or "served by nobody"]
+        if receipt.work is not None and receipt.work.kernels is not None:
+            by.append(receipt.work.kernels)
+        when = f"{receipt.request.received_at:%Y-%m-%d %H:%M:%S} UTC"
+        yield self._apart(Text(", ".join(by)), Text(when))
+        names = {name: getattr(receipt.request, name) for name in ("task", "run", "session")}
+        if any(names.values()):
+            yield Text(", ".join(f"{name} {value}" for name, value in names.items() if value), style="dim")
+        if receipt.supersedes is not None:
+            yield Text(f"corrects {receipt.supersedes}", style="dim")
+        if receipt.error is not None:
+            yield from self._wrapped(receipt.error, style=_BAD)
+
+    def _tokens(self) -> Iterator[Text]:
+        usage = self._receipt.usage
+        if usage is None:
+            yield from self._unknown("tokens", self._receipt.unmeasured_reason)
+            return
+        for total, word, leaves, style in (
+            (usage.input_tokens, "in", usage.INPUT_LEAVES, _READ),
+            (usage.output_tokens, "out", usage.OUTPUT_LEAVES, _WRITTEN),
+        ):
+            line = self._label("tokens" if word == "in" else "")
+            line.append(f"{count_text(total):>7} ", style="bold")
+            line.append(f"{word:<5}", style=style)
+            line.append(_leaves_text(usage, leaves), style="dim")
+            line.rstrip()
+            yield line
+        for name, units in usage.other_units.items():
+            yield self._label("").append(f"{units:>7,} ").append(name.replace("_", " "))
+        for leaf, reason in usage.unknown_reasons.items():
+            yield from self._explained("", f"{_LEAF_NAMES.get(leaf, leaf)} unknown: {reason}")
+
+    def _time(self) -> Iterator[Text]:
+        timing = self._receipt.timing
+        if timing is None:
+            yield from self._unknown("time", self._receipt.unmeasured_reason)
+            return
+        phases = {phase: spent_ns for phase, spent_ns in timing.phases().items() if spent_ns}
+        cells = shared_out(list(phases.values()), self._bar_cells)
+        bar = self._bar(
+            (self._glyphs.phases[phase], count, _PHASE_STYLES[phase])
+            for phase, count in zip(phases, cells, strict=True)
+        )
+        yield self._row("time", bar, duration_text(timing.total_ns))
+        if timing.first_token_ns is not None:
+            yield self._first_token(timing, timing.first_token_ns)
+        names = max((len(phase) for phase in phases), default=0)
+        times = max((len(ms_text(spent_ns)) for spent_ns in phases.values()), default=0)
+        for (phase, spent_ns), tenths in zip(phases.items(), shared_out(list(phases.values()), 1000), strict=True):
+            line = self._label("").append(self._glyphs.phases[phase], style=_PHASE_STYLES[phase])
+            share = f"{tenths / 10:>5.1f}" if tenths else " <0.1"
+            line.append(f" {phase:<{names}}  {ms_text(spent_ns):>{times}} ms  {share} %")
+            if doing := self._doing(phase):
+                line.append(f"  {doing}", style="dim")
+            yield line
+
+    def _first_token(self, timing: Timing, first_token_ns: int) -> Text:
+        """Where on the bar above the first token came; its words stand on the side that has room."""
+        at_cell = min(self._bar_cells - 1, first_token_ns * self._bar_cells // max(1, timing.total_ns))
+        words = f"first token {duration_text(first_token_ns)}"
+        line = self._label("")
+        if at_cell > len(words):
+            return line.append(f"{words} ".rjust(at_cell)).append(self._glyphs.mark, style="dim")
+        ruler = self._glyphs.corner + self._glyphs.line * (at_cell - 1) if at_cell else ""
+        return line.append(ruler + self._glyphs.mark, style="dim").append(f" {words}")
+
+    def _doing(self, phase: Phase) -> str:
+        """What was done in a phase, as far as it is known."""
+        receipt = self._receipt
+        said: list[str] = []
+        if receipt.work is not None:
+            counted = {
+                Phase.PREFILL: (receipt.work.prefill_passes, "pass", "passes"),
+                Phase.DECODE: (receipt.work.decode_passes, "pass", "passes"),
+                Phase.STALLED: (receipt.work.preemptions, "preemption", "preemptions"),
+            }.get(phase)
+            if counted is not None:
+                count, one, many = counted
+                said.append(f"{count:,} {one if count == 1 else many}")
+        if phase in (Phase.DECODE, Phase.UPSTREAM) and receipt.inter_token_ns is not None:
+            said.append(f"{duration_text(receipt.inter_token_ns)} a token")
+        return ", ".join(said)
+
+    def _money(self) -> Iterator[Text]:
+        receipt = self._receipt
+        if receipt.cost is None:
+            yield from self._unknown("money", receipt.uncosted_reason)
+        elif receipt.cost.price_list is None:
+            yield from self._machine_money(receipt.cost)
+        else:
+            yield from self._priced_money("money", receipt.cost, beside=receipt.cost_priced_as)
+        if receipt.cost_priced_as is not None:
+            yield from self._priced_money("versus", receipt.cost_priced_as, beside=receipt.cost)
+
+    def _machine_money(self, cost: Cost) -> Iterator[Text]:
+        """The bar is the machine's bill while the request was there; its filled part is on this receipt."""
+        amount = self._amount(cost, self._receipt.cost_priced_as)
+        for line in cost.lines:  # one, for the machine's time
+            hourly = f"at {rate_text(line.rate.amount)}/h"
+            total_ns = 0 if self._receipt.timing is None else self._receipt.timing.total_ns
+            if not 0 < line.quantity <= total_ns:
+                yield self._row("money", Text(), amount)
+                yield self._note(f"{duration_text(line.quantity)} of the machine {hourly}")
+                continue
+            paid, rest = shared_out([line.quantity, total_ns - line.quantity], self._bar_cells)
+            bar = self._bar([(self._glyphs.full, paid, _WRITTEN), (self._glyphs.empty, rest, "dim")])
+            yield self._row("money", bar, amount)
+            share = f"{line.quantity / total_ns:.1%}".replace("%", " %")
+            yield self._note(f"{share} of the machine for {duration_text(total_ns)}, {hourly}")
+
+    def _priced_money(self, label: str, cost: Cost, *, beside: Cost | None) -> Iterator[Text]:
+        """The bar is the bill of a price list, split into what was read and what was written."""
+        assert cost.price_list is not None  # noqa: S101  # the caller's branch
+        sides = {"input": cost.input or Decimal(0), "output": cost.output or Decimal(0)}
+        sides["other"] = cost.total - sum(sides.values())
+        amounts = [int(amount.scaleb(12)) for amount in sides.values()]
+        cells = shared_out(amounts, self._bar_cells)
+        glyphs = (self._glyphs.phases[Phase.PREFILL], self._glyphs.full, self._glyphs.phases[Phase.UPSTREAM])
+        bar = self._bar(zip(glyphs, cells, (_READ, _WRITTEN, "default"), strict=True))
+        yield self._row(label, bar, self._amount(cost, beside))
+        split = ", ".join(
+            f"{name} {percent} %"
+            for name, percent, amount in zip(sides, shared_out(amounts, 100), amounts, strict=True)
+            if amount
+        )
+        tier = "" if cost.price_list.tier == "standard" else f" {cost.price_list.tier}"
+        yield self._note(f"{cost.price_list.model}{tier}" + (f": {split}" if split else ""))
+
+    def _amount(self, cost: Cost, beside: Cost | None) -> str:
+        in_line = money_text(cost.total, beside=None if beside is None else beside.total)
+        return in_line if len(in_line) < _AMOUNT_WIDTH else money_text(cost.total)
+
+    def _foot(self) -> Iterator[Text]:
+        basis = Text(_basis_text(self._receipt), style="dim")
+        identity = Text(self._receipt.id, style="dim")
+        if len(identity) + 2 + len(basis) <= self._width:
+            yield self._apart(identity, basis)
+        else:
+            yield identity
+            yield basis
+
+    def _apart(self, left: Text, right: Text) -> Text:
+        """`left` at the left edge, `right` at the right one."""
+        gap = max(2, self._width - len(left) - len(right))
+        return Text.assemble(left, " " * gap, right)
+
+    def _label(self, text: str) -> Text:
+        return Text.assemble((f"{text:<{_LABEL_WIDTH}}", "bold"))
+
+    def _row(self, label: str, bar: Text, amount: str) -> Text:
+        padding = " " * (self._bar_cells - len(bar))
+        return Text.assemble(self._label(label), bar, padding, (f"{amount:>{_AMOUNT_WIDTH}}", "bold"))
+
+    def _note(self, text: str) -> Text:
+        return self._label("").append(text, style="dim")
+
+    def _bar(self, segments: Iterator[tuple[str, int, str]] | Sequence[tuple[str, int, str]]) -> Text:
+        return Text.assemble(*((glyph * cells, style) for glyph, cells, style in segments))
+
+    def _unknown(self, label: str, reason: str | None) -> Iterator[Text]:
+        return self._explained(label, f"unknown: {reason}")
+
+    def _explained(self, label: str, text: str) -> Iterator[Text]:
+        for line in self._wrapped(text, width=self._width - _LABEL_WIDTH):
+            yield self._label(label).append_text(line)
+            label = ""
+
+    def _wrapped(self, text: str, *, style: str = "", width: int | None = None) -> list[Text]:
+        lines: list[str] = [""]
+        for word in text.split():
+            if lines[-1] and len(lines[-1]) + 1 + len(word) > (width or self._width):
+                lines.append("")
+            lines[-1] += f" {word}" if lines[-1] else word
+        return [Text(line, style=style) for line in lines]
+
+
+def _leaves_text(usage: Usage, names: Sequence[str]) -> str:
+    """How a total divides, when it does."""
+    leaves = usage.leaves()
+    shown = {name: leaves[name] for name in names if leaves[name] != 0}
+    if not shown or list(shown) == [names[0]]:
+        return _LEAF_NAMES[names[0]] if names is usage.INPUT_LEAVES and shown else ""
+    return " + ".join(f"{count_text(count)} {_LEAF_NAMES[name]}" for name, count in shown.items())
+
+
+def rate_text(amount: Decimal) -> str:
+    """Every digit of a rate, at least cents."""
+    whole, _, fraction = decimal_text(amount).partition(".")
+    return f"${int(whole):,}.{fraction:0<2}"
+
+
+def _basis_text(receipt: Receipt) -> str:
+    """How the figures are known: `tokens and time measured, money assumed`."""
+    known: dict[Basis, list[str]] = {}
+    figures: tuple[tuple[Literal["tokens", "time", "money"], Usage | Timing | Cost | None], ...] = (
+        ("tokens", receipt.usage),
+        ("time", receipt.timing),
+        ("money", receipt.cost),
+    )
+    for name, figure in figures:
+        if figure is not None:
+            known.setdefault(figure.basis, []).append(name)
+    return ", ".join(f"{' and '.join(names)} {basis}" for basis, names in known.items())

@@ -1,0 +1,296 @@
+"""`taximeter serve`: the HTTP door, with a greeting, a line for each receipt, and a closing summary.
+
+Owns: what the server prints. Refuses to know: how it serves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import logging
+import queue
+import re
+import shlex
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from taximeter import __version__
+from taximeter.cli.console import JsonFlag, err, out, print_json, printable
+from taximeter.errors import UpstreamError
+from taximeter.records import ModelInfo, Receipt
+from taximeter.settings import Settings
+
+if TYPE_CHECKING:
+    from taximeter.pricing import MachineStatement
+    from taximeter.serve import House
+
+_DEMO_QUESTION = "In one sentence: why is the sky blue?"
+_DEMO_BEGINNING = "The sky is blue because"
+_DEMO_TOKENS = 60
+_DEMO_PATIENCE_S = 300.0
+
+
+def serve(
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", "-m", help="A known name, a path, or hf:owner/repo/file. May be given several times."),
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes any free one.")] = None,
+    machine_rate: Annotated[str | None, typer.Option(help="What an hour of this machine costs: 0.50/h.")] = None,
+    priced_as: Annotated[
+        str | None, typer.Option(help="A hosted model whose price is put beside ours: provider/model.")
+    ] = None,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Answer one built-in prompt first, and show its receipt.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Serve models over an OpenAI-compatible HTTP API, with a receipt for each request."""
+    settings = Settings.load(host=host, port=port, machine_rate=machine_rate, priced_as=priced_as)
+    # The whole engine: a second that --help and mistyped flags need not wait for.
+    from taximeter import serve as server  # noqa: PLC0415
+    from taximeter.engine.backend import kernel_level  # noqa: PLC0415
+
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    level, slow_because = kernel_level()
+    with err().status("loading") as status:
+        house = server.House.open(settings, model, status.update)
+    printer = JsonLines(house) if as_json else Lines(house)
+    journal = Journal(printer.receipt)
+    house.relay.on_receipt = journal.add
+
+    def on_ready(url: str) -> None:
+        printer.greet(url, level, slow_because)
+        journal.start(skip=printer.demo(url) if demo else None)
+
+    try:
+        server.run(house, on_ready)
+    finally:
+        journal.close()
+    printer.sum_up(journal)
+
+
+class Journal:
+    """Receipts as they come, and their sums. A thread of its own prints them, so that a terminal that hangs holds up
+    nobody's answer."""
+
+    def __init__(self, show: Callable[[Receipt], None]) -> None:
+        self.receipts = 0
+        self.input_tokens = 0
+        self.output_tokens = 0
+        self._show = show
+        self._skip: str | None = None
+        self._arrived: queue.SimpleQueue[Receipt | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._print, name="taximeter-journal", daemon=True)
+
+    def add(self, receipt: Receipt) -> None:
+        """Count it, and print it once `start` was called. Never blocks."""
+        self.receipts += 1
+        if receipt.usage is not None:
+            self.input_tokens += receipt.usage.input_tokens or 0
+            self.output_tokens += receipt.usage.output_tokens or 0
+        self._arrived.put(receipt)
+
+    def start(self, *, skip: str | None) -> None:
+        """Print from now on, but not the receipt `skip`, which has been shown."""
+        self._skip = skip
+        self._thread.start()
+
+    def close(self) -> None:
+        """Print what is left."""
+        self._arrived.put(None)
+        if self._thread.is_alive():
+            self._thread.join(timeout=1.0)
+
+    def _print(self) -> None:
+        while (receipt := self._arrived.get()) is not None:
+            if receipt.id == self._skip:
+                continue
+            try:
+                self._show(receipt)
+            except OSError:  # nobody reads what we print; we serve on
+                return
+
+
+class Lines:
+    """What people see."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._console = out()
+
+    def greet(self, url: str, level: str, slow_because: str | None) -> None:
+        from rich.text import Text  # noqa: PLC0415  # as in `console`
+
+        settings = self._house.settings
+        show = self._console.print
+        show(Text.assemble(("Taximeter", "bold"), f" {__version__} listens on ", (url, "bold cyan")), soft_wrap=True)
+        show()
+        models = self._house.backend.models()
+        for model in models:
+            kind = "chat" if model.chat else "completions only"
+            show(f"  model     {model.id}, {kind}, {model.context_length_tokens:,} tokens of context", soft_wrap=True)
+        if slow_because is None:
+            show(f"  kernels   {level}")
+        else:
+            show(f"  kernels   {level}: the slow reference path is in use, because {slow_because}", soft_wrap=True)
+        show(f"  machine   {_terms(settings)}", soft_wrap=True)
+        show(f"  receipts  {_without_password(settings.ledger_url)}", soft_wrap=True)
+        show()
+        for line in _curl(url, models[0]).splitlines():
+            show(Text(f"  {line}"), soft_wrap=True)
+        show()
+
+    def demo(self, url: str) -> str | None:
+        """Ask through the door like any client; show the answer as it comes, and its receipt. Gives its id."""
+        from taximeter.cli.receipt_view import ReceiptView  # noqa: PLC0415
+
+        model = self._house.backend.models()[0]
+        self._console.print(f"> {_DEMO_QUESTION if model.chat else _DEMO_BEGINNING}", style="bold")
+        answer = ask_door(url, model)
+        for text in answer.texts:
+            sys.stdout.write(printable(text))
+            sys.stdout.flush()
+        receipt = self._house.ledger.receipt(answer.receipt_id)
+        self._console.print()
+        self._console.print()
+        if receipt is not None:
+            self._console.print(ReceiptView(receipt))
+        self._console.print()
+        self._console.print("Serving; a line for each receipt. Ctrl-C ends it.", style="dim")
+        return answer.receipt_id
+
+    def receipt(self, receipt: Receipt) -> None:
+        from taximeter.cli.receipt_view import receipt_line  # noqa: PLC0415
+
+        self._console.print(receipt_line(receipt), soft_wrap=True)
+
+    def sum_up(self, journal: Journal) -> None:
+        from taximeter.cli.receipt_view import duration_text, money_text  # noqa: PLC0415
+
+        requests = f"{journal.receipts:,} request{'' if journal.receipts == 1 else 's'}"
+        said = f"{requests}, {journal.input_tokens:,} tokens in, {journal.output_tokens:,} out"
+        statement = _statement(self._house)
+        if statement is not None:
+            said += (
+                f"; {duration_text(statement.wall_ns)} of the machine: {money_text(statement.charged)} on receipts"
+                f" + {money_text(statement.idle)} idle = {money_text(statement.total)}"
+            )
+        self._console.print()
+        self._console.print(said, soft_wrap=True)
+
+
+class JsonLines:
+    """What programs read: one JSON document a line, told apart by `event`."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+
+    def greet(self, url: str, level: str, slow_because: str | None) -> None:
+        models = self._house.backend.models()
+        ready = {"event": "ready", "url": url, "models": models, "kernels": level, "slow_because": slow_because}
+        print_json(ready, one_line=True)
+
+    def demo(self, url: str) -> None:
+        for _ in ask_door(url, self._house.backend.models()[0]).texts:
+            pass
+
+    def receipt(self, receipt: Receipt) -> None:
+        print_json({"event": "receipt", "receipt": receipt}, one_line=True)
+
+    def sum_up(self, journal: Journal) -> None:
+        closed = {
+            "event": "closed",
+            "receipts": journal.receipts,
+            "input_tokens": journal.input_tokens,
+            "output_tokens": journal.output_tokens,
+            "machine": _statement(self._house),
+        }
+        print_json(closed, one_line=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorAnswer:
+    """An answer that comes through our own HTTP door. Read `texts` once, to the end."""
+
+    receipt_id: str
+    texts: Iterator[str]
+
+
+def ask_door(url: str, model: ModelInfo) -> DoorAnswer:
+    """Ask the built-in prompt over HTTP, as any client would. Raises UpstreamError when the door does not answer."""
+    address = urlsplit(url)
+    # Not urllib: it would obey proxy settings, and this never leaves the machine.
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=_DEMO_PATIENCE_S)
+    path, body = _demo_call(model)
+    try:
+        connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+        response = connection.getresponse()
+    except (OSError, http.client.HTTPException) as error:
+        raise UpstreamError(f"our own door did not answer: {error}") from error
+    if response.status != HTTPStatus.OK:
+        said = response.read(1000).decode("utf-8", "replace")
+        raise UpstreamError(f"our own door answered {response.status}", status=response.status, body=said)
+    receipt_id = response.headers["x-taximeter-receipt"]
+    return DoorAnswer(receipt_id=receipt_id, texts=_texts(response, connection))
+
+
+def _demo_call(model: ModelInfo) -> tuple[str, dict[str, object]]:
+    common: dict[str, object] = {
+        "model": model.id,
+        "stream": True,
+        "temperature": 0,
+        "max_tokens": _DEMO_TOKENS,
+    }
+    if model.chat:
+        return "/v1/chat/completions", {**common, "messages": [{"role": "user", "content": _DEMO_QUESTION}]}
+    return "/v1/completions", {**common, "prompt": _DEMO_BEGINNING}
+
+
+def _texts(response: http.client.HTTPResponse, connection: http.client.HTTPConnection) -> Iterator[str]:
+    with contextlib.closing(connection):
+        for line in response:
+            data = line.removeprefix(b"data: ").strip()
+            if not line.startswith(b"data: ") or data == b"[DONE]":
+                continue
+            for choice in json.loads(data).get("choices", ()):
+                yield choice.get("text") or choice.get("delta", {}).get("content") or ""
+
+
+def _curl(url: str, model: ModelInfo) -> str:
+    """A call that can be pasted into a shell as it is."""
+    if model.chat:
+        path, body = "chat/completions", {"model": model.id, "messages": [{"role": "user", "content": "Hello!"}]}
+    else:
+        path, body = "completions", {"model": model.id, "prompt": "Once upon a time", "max_tokens": 40}
+    data = shlex.quote(json.dumps(body))
+    return f"curl {url}/v1/{path} \\\n  -H 'content-type: application/json' \\\n  -d {data}"
+
+
+def _terms(settings: Settings) -> str:
+    rate = settings.machine_rate
+    if rate is None:
+        said = "no rate is set, so receipts have no cost (--machine-rate 0.50/h)"
+    else:
+        from taximeter.cli.receipt_view import rate_text  # noqa: PLC0415
+
+        said = f"{rate_text(rate.amount_per_hour)}/h, {rate.basis}"
+    return said if settings.priced_as is None else f"{said}; compared with {settings.priced_as}"
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"(?<=://)([^/@:]*):[^/@]*@", r"\1:***@", url)
+
+
+def _statement(house: House) -> MachineStatement | None:
+    time = house.backend.machine_time()
+    return None if house.machine is None or time is None else house.machine.statement(time)
