@@ -15,11 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from numpy.random import PCG64, Generator
 
 from taximeter.records import Sampling
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
 _SEED_MASK = (1 << 64) - 1
 
 
@@ -53,7 +55,7 @@ class Sampler:
         self._prompt_ids = np.unique(np.fromiter(prompt, np.int64, len(prompt)))
         self._said: Counter[int] = Counter()
         seed = None if sampling.seed is None else [sampling.seed & _SEED_MASK, choice]
-        self._generator = np.random.Generator(np.random.PCG64(seed))
+        self._generator = Generator(PCG64(seed))
 
     def pick(self, logits: F32) -> Pick:
         """Pick from `logits` (vocabulary,), which are left as they are."""
@@ -81,30 +83,25 @@ class Sampler:
         return scores
 
     def _draw(self, scores: F64) -> int:
+        """One token of the distribution that is left after the cuts.
+
+        Nothing is sorted that need not be: a vocabulary has up to a quarter of a million entries, a nucleus a few
+        hundred. Whatever the cuts, the order of the candidates is fixed, so a seed means one answer.
+        """
         sampling = self._sampling
-        # Best first; equal scores in the order of their ids, so that a seed means one answer.
-        order = self._candidates(scores)
-        scaled = (scores[order] - scores[order[0]]) / sampling.temperature
-        weights = np.exp(scaled)
+        ids = _best(scores, sampling.top_k)
+        weights: F64 = np.exp((scores[ids] - scores[ids].max()) / sampling.temperature)
         weights /= weights.sum()
-        keep = len(order)
         if sampling.top_p < 1:
-            # The smallest set whose probability reaches top_p.
-            keep = min(keep, int(np.searchsorted(weights.cumsum(), sampling.top_p)) + 1)
+            nucleus = _nucleus(weights, sampling.top_p)
+            ids, weights = ids[nucleus], weights[nucleus]
         if sampling.min_p > 0:
-            keep = min(keep, int(np.count_nonzero(weights >= sampling.min_p * weights[0])))
-        cumulative: F64 = weights[: max(keep, 1)].cumsum()
+            likely = weights >= sampling.min_p * weights.max()
+            ids, weights = ids[likely], weights[likely]
+        cumulative: F64 = weights.cumsum()
         point = self._generator.random() * float(cumulative[-1])
         drawn = int(np.searchsorted(cumulative, point, side="right"))
-        return int(order[min(drawn, len(cumulative) - 1)])
-
-    def _candidates(self, scores: F64) -> npt.NDArray[np.int64]:
-        top_k = self._sampling.top_k
-        if 0 < top_k < len(scores):
-            threshold = np.partition(scores, -top_k)[-top_k]
-            ids = np.flatnonzero(scores >= threshold)
-            return ids[np.argsort(-scores[ids], kind="stable")][:top_k]
-        return np.argsort(-scores, kind="stable")
+        return int(ids[min(drawn, len(ids) - 1)])
 
     def _with_logprobs(self, token_id: int, logits: F32) -> Pick:
         wide = logits.astype(np.float64)
@@ -116,3 +113,21 @@ class Sampler:
             logprob=float(logprobs[token_id]),
             top=tuple((int(i), float(logprobs[i])) for i in best),
         )
+
+
+def _best(scores: F64, count: int) -> I64:
+    """Ids of the `count` best scores, or of all when that is 0; of equal ones the lowest ids."""
+    if not 0 < count < len(scores):
+        return np.arange(len(scores))
+    ids = np.flatnonzero(scores >= np.partition(scores, -count)[-count])
+    return ids[np.argsort(-scores[ids], kind="stable")][:count]
+
+
+def _nucleus(weights: F64, top_p: float) -> I64:
+    """Places of the smallest set of `weights` (which sum to 1) that reaches `top_p`, best first.
+
+    All that are lighter than (1 - top_p) / n weigh less than 1 - top_p together, so the set needs none of them.
+    """
+    places = np.flatnonzero(weights >= (1 - top_p) / len(weights))
+    places = places[np.argsort(-weights[places], kind="stable")]
+    return places[: int(np.searchsorted(weights[places].cumsum(), top_p)) + 1]
