@@ -20,7 +20,7 @@ help:
 	@echo 'make run      serve $(MODEL) on this machine, with receipts   (MODEL= MACHINE_RATE= PRICED_AS= ARGS=)'
 	@echo 'make test     run the tests                                   (ARGS="-k ledger")'
 	@echo 'make check    run the gates: ruff, pyright, import-linter'
-	@echo 'make bench    measure the kernels'
+	@echo 'make bench    measure the kernels and the engine'
 	@echo 'make install  install into $(VENV) again, for instance after moving a module'
 	@echo 'make clean    remove all that was made here'
 
@@ -42,6 +42,7 @@ check: $(VENV)/.installed-dev
 bench: $(VENV)/.installed
 	$(PY) bench/kernels/bench_matmul.py $(ARGS)
 	$(PY) bench/kernels/bench_attention.py $(ARGS)
+	$(PY) bench/engine/bench_engine.py $(ARGS)
 
 install:
 	@rm -f $(VENV)/.installed
