@@ -1,15 +1,19 @@
-"""Drives an engine core step by step, without threads: what tests of the engine's promises share."""
+"""What tests of the engine's promises share: a core driven step by step, without threads, and a backend whose passes
+wait for the test."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
+from taximeter.engine.backend import EmbeddedBackend
 from taximeter.engine.chat_template import ChatTemplate
 from taximeter.engine.core import EngineCore, EngineOptions
 from taximeter.engine.models import Batch, KVMemory, Model, load_model
@@ -142,3 +146,48 @@ def all_logits(model: Model, tokens: Sequence[int], *, chunk: int | None = None)
         )
         parts.append(model.forward(batch, kv))
     return np.concatenate(parts)
+
+
+class Gated:
+    """A model whose passes wait until the test lets them through, and that can be told to break."""
+
+    def __init__(self, model: Model) -> None:
+        self.config = model.config
+        self.gate = threading.Event()
+        self.gate.set()
+        self.started = threading.Event()
+        self.broken = False
+        self._model = model
+
+    def forward(self, batch: Batch, kv: KVMemory) -> F32:
+        self.started.set()
+        assert self.gate.wait(timeout=30)
+        if self.broken:
+            raise FloatingPointError("made to break")
+        return self._model.forward(batch, kv)
+
+
+@asynccontextmanager
+async def serving(
+    *names: str, max_queued_requests: int = 8, max_running: int = 64
+) -> AsyncIterator[tuple[EmbeddedBackend, Gated]]:
+    """A backend with the tiny model under each of `names`, all behind one gate."""
+    model, tokenizer, template = loaded(TINY_LLAMA)
+    gated = Gated(model)
+    cores = {
+        name: EngineCore(
+            name=name,
+            model=gated,
+            tokenizer=tokenizer,
+            chat_template=template,
+            options=EngineOptions(max_running=max_running),
+            clock=SYSTEM_CLOCK,
+        )
+        for name in names or ("tiny",)
+    }
+    backend = EmbeddedBackend(cores, max_queued_requests=max_queued_requests, clock=SYSTEM_CLOCK)
+    try:
+        yield backend, gated
+    finally:
+        gated.gate.set()
+        await backend.aclose()

@@ -3,68 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 
-from taximeter.clock import SYSTEM_CLOCK
-from taximeter.engine.backend import EmbeddedAnswer, EmbeddedBackend
-from taximeter.engine.core import EngineCore, EngineOptions
-from taximeter.engine.models import Batch, KVMemory, Model
-from taximeter.engine.models.decoder import F32
+from taximeter.engine.backend import EmbeddedAnswer
 from taximeter.errors import CapacityError, InvariantBroken, ModelNotFound, PromptTooLong
 from taximeter.records import Event, Phase, PhaseEntered, Prompt, Request, Served, TokensGenerated
-from tests.engine_harness import GREEDY, TINY_LLAMA, loaded, request
+from tests.engine_harness import GREEDY, request, serving
 
 PROMPT = Prompt(token_ids=tuple(range(5, 25)))
-
-
-class Gated:
-    """A model whose passes wait until the test lets them through, and that can be told to break."""
-
-    def __init__(self, model: Model) -> None:
-        self.config = model.config
-        self.gate = threading.Event()
-        self.gate.set()
-        self.started = threading.Event()
-        self.broken = False
-        self._model = model
-
-    def forward(self, batch: Batch, kv: KVMemory) -> F32:
-        self.started.set()
-        assert self.gate.wait(timeout=30)
-        if self.broken:
-            raise FloatingPointError("made to break")
-        return self._model.forward(batch, kv)
-
-
-@asynccontextmanager
-async def serving(
-    *names: str, max_queued_requests: int = 8, max_running: int = 64
-) -> AsyncIterator[tuple[EmbeddedBackend, Gated]]:
-    """A backend with the tiny model under each of `names`, all behind one gate."""
-    model, tokenizer, template = loaded(TINY_LLAMA)
-    gated = Gated(model)
-    cores = {
-        name: EngineCore(
-            name=name,
-            model=gated,
-            tokenizer=tokenizer,
-            chat_template=template,
-            options=EngineOptions(max_running=max_running),
-            clock=SYSTEM_CLOCK,
-        )
-        for name in names or ("tiny",)
-    }
-    backend = EmbeddedBackend(cores, max_queued_requests=max_queued_requests, clock=SYSTEM_CLOCK)
-    try:
-        yield backend, gated
-    finally:
-        gated.gate.set()
-        await backend.aclose()
 
 
 def asking(name: str, tokens: int = 5, model: str = "tiny") -> Request:
