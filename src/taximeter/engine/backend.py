@@ -25,23 +25,8 @@ from taximeter.engine.core import BACKEND_NAME, EngineCore, EngineOptions
 from taximeter.engine.models import load_model
 from taximeter.engine.tokenizer import Tokenizer
 from taximeter.engine.weights import open_checkpoint
-from taximeter.errors import (
-    CapacityError,
-    InvariantBroken,
-    ModelFileError,
-    ModelNotFound,
-    TaximeterError,
-)
-from taximeter.records import (
-    Event,
-    MachineTime,
-    ModelInfo,
-    Phase,
-    PhaseEntered,
-    Prompt,
-    Request,
-    Served,
-)
+from taximeter.errors import CapacityError, InvariantBroken, ModelFileError, ModelNotFound, TaximeterError
+from taximeter.records import Event, MachineTime, ModelInfo, Phase, PhaseEntered, Prompt, Request, Served
 
 _log = logging.getLogger(__name__)
 
@@ -164,11 +149,7 @@ class EmbeddedBackend:
 
     @classmethod
     def load(
-        cls,
-        models: Mapping[str, Path],
-        *,
-        options: EngineOptions | None = None,
-        clock: Clock = SYSTEM_CLOCK,
+        cls, models: Mapping[str, Path], *, options: EngineOptions | None = None, clock: Clock = SYSTEM_CLOCK
     ) -> Self:
         """Load each model (serving name → file or folder) and start the engine. Raises ModelFileError."""
         options = options or EngineOptions()
@@ -202,11 +183,7 @@ class EmbeddedBackend:
 
     def models(self) -> Sequence[ModelInfo]:
         return [
-            ModelInfo(
-                id=name,
-                context_length_tokens=core.limit_tokens,
-                chat=core.chat_template is not None,
-            )
+            ModelInfo(id=name, context_length_tokens=core.limit_tokens, chat=core.chat_template is not None)
             for name, core in self._cores.items()
         ]
 
@@ -215,9 +192,7 @@ class EmbeddedBackend:
         core = self._cores.get(request.model)
         if core is None:
             raise ModelNotFound(
-                f"no model {request.model!r} is served here",
-                param="model",
-                hint=f"served: {', '.join(self._cores)}",
+                f"no model {request.model!r} is served here", param="model", hint=f"served: {', '.join(self._cores)}"
             )
         self._queued.enter()
         try:
@@ -264,20 +239,12 @@ class EmbeddedBackend:
             core.step()
         except Exception:  # noqa: BLE001 - one bad step must not end the thread: later requests deserve an answer
             _log.exception("a step of %s broke; its requests in flight fail", core.name)
-            error = InvariantBroken(
-                "the engine broke while computing this answer",
-                hint="the server's log says how",
-            )
+            error = InvariantBroken("the engine broke while computing this answer", hint="the server's log says how")
             for request_id, served in core.fail_all():
                 self._answers.pop(request_id).fail(error, served)
 
     def _add(
-        self,
-        core: EngineCore,
-        request: Request,
-        token_ids: tuple[int, ...],
-        limit: int,
-        answer: EmbeddedAnswer,
+        self, core: EngineCore, request: Request, token_ids: tuple[int, ...], limit: int, answer: EmbeddedAnswer
     ) -> None:
         self._answers[request.id] = answer
 

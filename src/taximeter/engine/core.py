@@ -12,12 +12,7 @@ from dataclasses import dataclass, field
 from taximeter.clock import Clock
 from taximeter.engine import kernels
 from taximeter.engine.chat_template import ChatTemplate
-from taximeter.engine.kv_cache import (
-    BLOCK_TOKENS,
-    BlockPool,
-    KVCacheManager,
-    PoolCensus,
-)
+from taximeter.engine.kv_cache import BLOCK_TOKENS, BlockPool, KVCacheManager, PoolCensus
 from taximeter.engine.metering import StepCosts, divide_exactly
 from taximeter.engine.model_runner import ModelRunner
 from taximeter.engine.models import Model
@@ -98,9 +93,7 @@ class EngineCore:
         cache_tokens = options.kv_cache_tokens or max(self.config.context_length_tokens, _LEAST_CACHE_TOKENS)
         blocks = max(1, cache_tokens // options.block_tokens)
         self.kv = KVCacheManager(
-            BlockPool(blocks),
-            block_tokens=options.block_tokens,
-            prefix_caching=options.prefix_caching,
+            BlockPool(blocks), block_tokens=options.block_tokens, prefix_caching=options.prefix_caching
         )
         self.scheduler = Scheduler(self.kv, step_tokens=options.step_tokens, max_running=options.max_running)
         self._runner = ModelRunner(model, blocks=blocks, block_tokens=options.block_tokens)
@@ -130,10 +123,7 @@ class EngineCore:
             ids = tuple(self.tokenizer.encode_prompt(prompt.text))
         else:
             ids = prompt.token_ids or ()
-            wrong = next(
-                (token for token in ids if not 0 <= token < self.config.vocab_size),
-                None,
-            )
+            wrong = next((token for token in ids if not 0 <= token < self.config.vocab_size), None)
             if wrong is not None:
                 raise RequestError(
                     f"token id {wrong} is not in the vocabulary of {self.name}",
@@ -157,13 +147,7 @@ class EngineCore:
             )
         return room if wanted is None else wanted
 
-    def add(
-        self,
-        request: Request,
-        prompt: tuple[int, ...],
-        max_output_tokens: int,
-        deliver: Deliver,
-    ) -> None:
+    def add(self, request: Request, prompt: tuple[int, ...], max_output_tokens: int, deliver: Deliver) -> None:
         """Queue a request whose prompt `encode` and whose limit `answer_limit` gave."""
         sequences: list[SequenceState] = []
         for choice in range(request.sampling.choices):
@@ -190,11 +174,7 @@ class EngineCore:
                 for sequence in sequences
             ],
             outputs=[
-                OutputProcessor(
-                    self.tokenizer,
-                    request.sampling,
-                    max_output_tokens=max_output_tokens,
-                )
+                OutputProcessor(self.tokenizer, request.sampling, max_output_tokens=max_output_tokens)
                 for _ in sequences
             ],
         )
@@ -210,13 +190,7 @@ class EngineCore:
         for sequence in active.state.sequences:
             if sequence.status is not SequenceStatus.FINISHED:
                 self.scheduler.finish(sequence)
-                active.events.append(
-                    ChoiceFinished(
-                        at_ns=at_ns,
-                        choice=sequence.choice,
-                        reason=FinishReason.CANCELLED,
-                    )
-                )
+                active.events.append(ChoiceFinished(at_ns=at_ns, choice=sequence.choice, reason=FinishReason.CANCELLED))
         active.events.append(self._served(active.state, at_ns))
         active.flush()
 
@@ -314,11 +288,7 @@ class EngineCore:
             if sequence.finish_reason is not None and sequence.status is not SequenceStatus.FINISHED:
                 self.scheduler.finish(sequence)
                 self._active[sequence.request_id].events.append(
-                    ChoiceFinished(
-                        at_ns=at_ns,
-                        choice=sequence.choice,
-                        reason=sequence.finish_reason,
-                    )
+                    ChoiceFinished(at_ns=at_ns, choice=sequence.choice, reason=sequence.finish_reason)
                 )
         self._note_phases(at_ns)
         for request_id in {chunk.sequence.request_id: None for chunk in plan.chunks}:
@@ -342,11 +312,7 @@ class EngineCore:
 
     def _served(self, state: RequestState, at_ns: int) -> Served:
         return Served(
-            at_ns=at_ns,
-            usage=state.usage(),
-            work=state.work(kernels.level()),
-            served_by=BACKEND_NAME,
-            model=self.name,
+            at_ns=at_ns, usage=state.usage(), work=state.work(kernels.level()), served_by=BACKEND_NAME, model=self.name
         )
 
     def _position(self, pick: Pick, logprob: float) -> PositionLogprobs:
@@ -357,9 +323,4 @@ class EngineCore:
 
     def _token_logprob(self, token_id: int, logprob: float) -> TokenLogprob:
         utf8 = self.tokenizer.token_bytes(token_id)
-        return TokenLogprob(
-            token_id=token_id,
-            text=utf8.decode("utf-8", "replace"),
-            utf8=utf8,
-            logprob=logprob,
-        )
+        return TokenLogprob(token_id=token_id, text=utf8.decode("utf-8", "replace"), utf8=utf8, logprob=logprob)

@@ -128,10 +128,7 @@ class BlockPool:
         if len(self._by_hash) != sum(block_hash is not None for block_hash in self._hashes):
             raise InvariantBroken("a block has a hash that does not find it")
         cached = sum(self._hashes[block] is not None for block in self._available)
-        free, used = (
-            len(self._available) - cached,
-            sum(references > 0 for references in self._references),
-        )
+        free, used = (len(self._available) - cached, sum(references > 0 for references in self._references))
         if free + cached + used != self.blocks:
             raise InvariantBroken(f"{free} free + {cached} cached + {used} used is not {self.blocks}")
         return PoolCensus(free=free, cached=cached, used=used)
@@ -140,13 +137,7 @@ class BlockPool:
 class KVCacheManager:
     """Gives sequences the blocks they need, sharing full blocks of equal prefixes."""
 
-    def __init__(
-        self,
-        pool: BlockPool,
-        *,
-        block_tokens: int = BLOCK_TOKENS,
-        prefix_caching: bool = True,
-    ) -> None:
+    def __init__(self, pool: BlockPool, *, block_tokens: int = BLOCK_TOKENS, prefix_caching: bool = True) -> None:
         self.pool = pool
         self.block_tokens = block_tokens
         self.prefix_caching = prefix_caching
@@ -187,10 +178,7 @@ class KVCacheManager:
         """Make the blocks findable that became full since `before` computed tokens."""
         if not self.prefix_caching:
             return
-        first, last = (
-            before // self.block_tokens,
-            sequence.computed_tokens // self.block_tokens,
-        )
+        first, last = (before // self.block_tokens, sequence.computed_tokens // self.block_tokens)
         for index in range(first, last):
             self.pool.remember(sequence.blocks[index], self._hash(sequence, index))
 
@@ -216,11 +204,7 @@ class KVCacheManager:
     def _hash(self, sequence: SequenceState, index: int) -> bytes:
         """The hash of full block `index`: of its tokens and, through its parent's hash, of all before it."""
         chain = sequence.block_hashes
-        edges = range(
-            len(chain) * self.block_tokens,
-            (index + 2) * self.block_tokens,
-            self.block_tokens,
-        )
+        edges = range(len(chain) * self.block_tokens, (index + 2) * self.block_tokens, self.block_tokens)
         for start, end in pairwise(edges):
             parent = chain[-1] if chain else b""
             tokens = b"".join(token.to_bytes(4, "little") for token in sequence.tokens(start, end))

@@ -241,10 +241,7 @@ def _take_space_prefix(data: dict[str, Any]) -> Literal["never", "first", "each"
     steps = cast(list[dict[str, Any]], (normalizer or {}).get("normalizers") or ([normalizer] if normalizer else []))
     if any(step["type"] == "Prepend" for step in steps):
         rule = "each"
-        data["normalizer"] = {
-            "type": "Sequence",
-            "normalizers": [step for step in steps if step["type"] != "Prepend"],
-        }
+        data["normalizer"] = {"type": "Sequence", "normalizers": [step for step in steps if step["type"] != "Prepend"]}
     splitter = cast(dict[str, Any] | None, data.get("pre_tokenizer"))
     parts = cast(list[dict[str, Any]], (splitter or {}).get("pretokenizers") or ([splitter] if splitter else []))
     for part in parts:

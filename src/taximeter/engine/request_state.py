@@ -62,10 +62,7 @@ class SequenceState:
     def tokens(self, start: int, end: int) -> list[int]:
         """Known tokens `start` to `end` (exclusive), prompt and output as one list."""
         split = len(self.prompt)
-        return [
-            *self.prompt[start:end],
-            *self.output[max(0, start - split) : max(0, end - split)],
-        ]
+        return [*self.prompt[start:end], *self.output[max(0, start - split) : max(0, end - split)]]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

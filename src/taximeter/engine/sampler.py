@@ -39,13 +39,7 @@ class Sampler:
     was, so that being preempted and computed again changes nothing."""
 
     def __init__(
-        self,
-        sampling: Sampling,
-        *,
-        choice: int,
-        prompt: Collection[int],
-        stop_ids: Collection[int],
-        vocabulary: int,
+        self, sampling: Sampling, *, choice: int, prompt: Collection[int], stop_ids: Collection[int], vocabulary: int
     ) -> None:
         self._sampling = sampling
         self._forbidden_early = np.array(sorted(stop_ids), np.int64)
@@ -109,9 +103,7 @@ class Sampler:
         count = min(self._sampling.logprobs or 0, len(logprobs))
         best = np.argpartition(-logprobs, range(count))[:count] if count else np.empty(0, np.int64)
         return Pick(
-            token_id=token_id,
-            logprob=float(logprobs[token_id]),
-            top=tuple((int(i), float(logprobs[i])) for i in best),
+            token_id=token_id, logprob=float(logprobs[token_id]), top=tuple((int(i), float(logprobs[i])) for i in best)
         )
 
 

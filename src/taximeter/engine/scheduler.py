@@ -56,13 +56,7 @@ class SchedulerOutput:
 class Scheduler:
     """Holds the running and the waiting sequences. `step_tokens` None means no budget."""
 
-    def __init__(
-        self,
-        kv: KVCacheManager,
-        *,
-        step_tokens: int | None = 512,
-        max_running: int = 64,
-    ) -> None:
+    def __init__(self, kv: KVCacheManager, *, step_tokens: int | None = 512, max_running: int = 64) -> None:
         if step_tokens is not None and step_tokens < 1:
             raise ValueError(f"a step needs a budget of at least one token, not {step_tokens}")
         if max_running < 1:

@@ -12,10 +12,7 @@ from taximeter.errors import ModelFileError
 
 __all__ = ["ARCHITECTURES", "Batch", "KVMemory", "Model", "load_model"]
 
-ARCHITECTURES: dict[str, Callable[[Checkpoint], Model]] = {
-    "llama": Llama,
-    "gemma3": Gemma3,
-}
+ARCHITECTURES: dict[str, Callable[[Checkpoint], Model]] = {"llama": Llama, "gemma3": Gemma3}
 
 
 def load_model(checkpoint: Checkpoint) -> Model:

@@ -74,10 +74,7 @@ class Rotary:
         if needed > len(self._cos):
             size = max(512, 1 << (needed - 1).bit_length())
             angles = np.arange(size, dtype=np.float64)[:, None] * self._inverse
-            self._cos, self._sin = (
-                np.cos(angles).astype(np.float32),
-                np.sin(angles).astype(np.float32),
-            )
+            self._cos, self._sin = (np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
         return self._cos[positions], self._sin[positions]
 
 
@@ -99,23 +96,16 @@ class Attention:
     def __init__(self, checkpoint: Checkpoint, layer: int) -> None:
         config = checkpoint.config
         prefix = f"blk.{layer}"
-        self._heads, self._kv_heads, self._head_dim = (
-            config.heads,
-            config.kv_heads,
-            config.head_dim,
-        )
-        self._scale, self._eps = config.attention_scale, config.rms_eps
-        # One product instead of three: the rows of a product do not depend on each other.
-        self._qkv = np.concatenate([checkpoint.tensor(f"{prefix}.attn_{part}.weight") for part in "qkv"])
+        self._head_dim, self._scale, self._eps = config.head_dim, config.attention_scale, config.rms_eps
+        self._q, self._k, self._v = (checkpoint.tensor(f"{prefix}.attn_{part}.weight") for part in "qkv")
         self._out = checkpoint.tensor(f"{prefix}.attn_output.weight")
         self._q_norm, self._k_norm = (_optional(checkpoint, f"{prefix}.attn_{part}_norm.weight") for part in "qk")
 
     def __call__(self, x: F32, rows: RowContext) -> F32:
         """(rows, hidden) → (rows, hidden); also writes the rows' keys and values into the cache."""
-        qkv = kernels.matmul(x, self._qkv).reshape(len(x), -1, self._head_dim)
-        q = self._norm(qkv[:, : self._heads], self._q_norm)
-        k = self._norm(qkv[:, self._heads : self._heads + self._kv_heads], self._k_norm)
-        v = np.ascontiguousarray(qkv[:, self._heads + self._kv_heads :])
+        q = self._normed(self._per_head(x, self._q), self._q_norm)
+        k = self._normed(self._per_head(x, self._k), self._k_norm)
+        v = self._per_head(x, self._v)
         q, k = kernels.rope(q, rows.cos, rows.sin), kernels.rope(k, rows.cos, rows.sin)
         kernels.kv_write(k, v, rows.keys, rows.values, rows.batch.slots)
         mixed = kernels.paged_attention(
@@ -130,8 +120,10 @@ class Attention:
         )
         return kernels.matmul(mixed.reshape(len(x), -1), self._out)
 
-    def _norm(self, heads: F32, weight: F32 | None) -> F32:
-        heads = np.ascontiguousarray(heads)
+    def _per_head(self, x: F32, weight: F32) -> F32:
+        return kernels.matmul(x, weight).reshape(len(x), -1, self._head_dim)
+
+    def _normed(self, heads: F32, weight: F32 | None) -> F32:
         if weight is None:
             return heads
         return kernels.rms_norm(heads.reshape(-1, self._head_dim), weight, self._eps).reshape(heads.shape)
@@ -144,26 +136,17 @@ def _optional(checkpoint: Checkpoint, name: str) -> F32 | None:
 class GatedFeedForward:
     """down(activation(gate(x)) × up(x)); `gated_activation` is the kernel of activation and product."""
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        layer: int,
-        gated_activation: Callable[[F32, F32], F32],
-    ) -> None:
+    def __init__(self, checkpoint: Checkpoint, layer: int, gated_activation: Callable[[F32, F32], F32]) -> None:
         prefix = f"blk.{layer}.ffn"
-        self._gate_up = np.concatenate([checkpoint.tensor(f"{prefix}_{part}.weight") for part in ("gate", "up")])
-        self._down = checkpoint.tensor(f"{prefix}_down.weight")
+        self._gate, self._up, self._down = (
+            checkpoint.tensor(f"{prefix}_{part}.weight") for part in ("gate", "up", "down")
+        )
         self._gated_activation = gated_activation
 
     def __call__(self, x: F32) -> F32:
         """(rows, hidden) → (rows, hidden)"""
-        gate_up = kernels.matmul(x, self._gate_up)
-        half = gate_up.shape[1] // 2
-        gate, up = (
-            np.ascontiguousarray(gate_up[:, :half]),
-            np.ascontiguousarray(gate_up[:, half:]),
-        )
-        return kernels.matmul(self._gated_activation(gate, up), self._down)
+        gated = self._gated_activation(kernels.matmul(x, self._gate), kernels.matmul(x, self._up))
+        return kernels.matmul(gated, self._down)
 
 
 class Head:

@@ -6,16 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from taximeter.engine import kernels
-from taximeter.engine.models.decoder import (
-    F32,
-    Attention,
-    Batch,
-    GatedFeedForward,
-    Head,
-    KVMemory,
-    Rotary,
-    RowContext,
-)
+from taximeter.engine.models.decoder import F32, Attention, Batch, GatedFeedForward, Head, KVMemory, Rotary, RowContext
 from taximeter.engine.weights import Checkpoint
 
 
@@ -42,23 +33,13 @@ class Gemma3:
     def forward(self, batch: Batch, kv: KVMemory) -> F32:
         """See `Model.forward`."""
         config, eps = self.config, self.config.rms_eps
-        everywhere, nearby = (
-            self._rotary_global.at(batch.positions),
-            self._rotary_sliding.at(batch.positions),
-        )
+        everywhere, nearby = (self._rotary_global.at(batch.positions), self._rotary_sliding.at(batch.positions))
         x = self._embedding[batch.token_ids] * self._embedding_scale
         for i in range(config.layers):
             sliding = config.sliding_layers[i]
             cos, sin = nearby if sliding else everywhere
             window = config.sliding_window if sliding else None
-            rows = RowContext(
-                batch=batch,
-                keys=kv.keys[i],
-                values=kv.values[i],
-                cos=cos,
-                sin=sin,
-                window=window,
-            )
+            rows = RowContext(batch=batch, keys=kv.keys[i], values=kv.values[i], cos=cos, sin=sin, window=window)
             mixed = self._attention[i](kernels.rms_norm(x, self._attention_norm[i], eps), rows)
             x = x + kernels.rms_norm(mixed, self._post_attention_norm[i], eps)
             thought = self._feed_forward[i](kernels.rms_norm(x, self._feed_forward_norm[i], eps))

@@ -3,16 +3,7 @@
 from __future__ import annotations
 
 from taximeter.engine import kernels
-from taximeter.engine.models.decoder import (
-    F32,
-    Attention,
-    Batch,
-    GatedFeedForward,
-    Head,
-    KVMemory,
-    Rotary,
-    RowContext,
-)
+from taximeter.engine.models.decoder import F32, Attention, Batch, GatedFeedForward, Head, KVMemory, Rotary, RowContext
 from taximeter.engine.weights import Checkpoint
 
 
@@ -36,14 +27,7 @@ class Llama:
         cos, sin = self._rotary.at(batch.positions)
         x = self._embedding[batch.token_ids]
         for i in range(self.config.layers):
-            rows = RowContext(
-                batch=batch,
-                keys=kv.keys[i],
-                values=kv.values[i],
-                cos=cos,
-                sin=sin,
-                window=None,
-            )
+            rows = RowContext(batch=batch, keys=kv.keys[i], values=kv.values[i], cos=cos, sin=sin, window=None)
             x = x + self._attention[i](kernels.rms_norm(x, self._attention_norm[i], eps), rows)
             x = x + self._feed_forward[i](kernels.rms_norm(x, self._feed_forward_norm[i], eps))
         return self._head(x, batch.logit_rows)
