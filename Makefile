@@ -36,7 +36,7 @@ test: $(VENV)/.installed-test
 check: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/pyright
+	$(VENV)/bin/pyright --project pyproject.toml  # a configuration further up must not win
 	$(VENV)/bin/lint-imports
 
 bench: $(VENV)/.installed
