@@ -10,11 +10,14 @@ Several models take turns on the one thread, a step each: a machine has one bill
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -50,10 +53,11 @@ class _Queued:
         """One more waits. Raises CapacityError when that is one too many."""
         with self._lock:
             if self._waiting >= self._limit:
+                # What the machine took for a request until now, for each of those that wait.
                 mean_s = self._served_ns / self._served / 1e9 if self._served else 1.0
                 raise CapacityError(
                     f"the queue is full: {self._waiting} requests are waiting",
-                    retry_after_s=float(max(1, math.ceil(mean_s))),
+                    retry_after_s=float(max(1, math.ceil(self._waiting * mean_s))),
                 )
             self._waiting += 1
 
@@ -133,6 +137,14 @@ class EmbeddedAnswer:
         return await asyncio.shield(self._served)
 
 
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """Something for the engine thread to do to one core, between two steps."""
+
+    core: EngineCore
+    run: Callable[[], None]
+
+
 class EmbeddedBackend:
     """Serves models on this machine. Make one with `load`; stop it with `aclose`."""
 
@@ -140,8 +152,10 @@ class EmbeddedBackend:
         self._cores = dict(cores)
         self._clock = clock
         self._queued = _Queued(max_queued_requests)
-        self._answers: dict[str, EmbeddedAnswer] = {}
-        self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._answers: dict[str, tuple[EngineCore, EmbeddedAnswer]] = {}
+        self._commands: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
+        # Threads of its own: whatever a prompt does to its template or tokenizer, nobody else's threads are taken.
+        self._encoders = ThreadPoolExecutor(max_workers=2, thread_name_prefix="taximeter-encode")
         self._started_ns = clock.monotonic_ns()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="taximeter-engine", daemon=True)
@@ -151,8 +165,10 @@ class EmbeddedBackend:
     def load(
         cls, models: Mapping[str, Path], *, options: EngineOptions | None = None, clock: Clock = SYSTEM_CLOCK
     ) -> Self:
-        """Load each model (serving name → file or folder) and start the engine. Raises ModelFileError."""
+        """Load each model (serving name → file or folder) and start the engine. Raises ConfigError, of which
+        ModelFileError is one."""
         options = options or EngineOptions()
+        kernels.level()  # a level that this machine does not have is told now, not by the first request
         if options.threads is not None:
             kernels.set_threads(options.threads)
         cores: dict[str, EngineCore] = {}
@@ -194,19 +210,23 @@ class EmbeddedBackend:
             raise ModelNotFound(
                 f"no model {request.model!r} is served here", param="model", hint=f"served: {', '.join(self._cores)}"
             )
+        self._refuse_when_closed()
         self._queued.enter()
         try:
-            token_ids = await asyncio.to_thread(core.encode, prompt)
+            token_ids = await asyncio.get_running_loop().run_in_executor(self._encoders, core.encode, prompt)
             limit = core.answer_limit(request, len(token_ids))
-            if self._closed:
-                raise CapacityError("the engine is shutting down", retry_after_s=1.0)
+            self._refuse_when_closed()  # tokenizing took a while
         except BaseException:
             self._queued.leave()
             raise
         answer = EmbeddedAnswer(request.id, self._queued, self._cancel)
         answer.deliver([PhaseEntered(at_ns=self._clock.monotonic_ns(), phase=Phase.QUEUE)])
-        self._commands.put(lambda: self._add(core, request, token_ids, limit, answer))
+        self._commands.put(_Command(core, lambda: self._add(core, request, token_ids, limit, answer)))
         return answer
+
+    def _refuse_when_closed(self) -> None:
+        if self._closed:
+            raise CapacityError("the engine is shutting down", retry_after_s=1.0)
 
     def machine_time(self) -> MachineTime:
         """Up to the end of the last step."""
@@ -218,6 +238,7 @@ class EmbeddedBackend:
         if not self._closed:
             self._closed = True
             self._commands.put(None)
+            self._encoders.shutdown(wait=False)
         await asyncio.to_thread(self._thread.join)
 
     # Everything below runs on the engine thread.
@@ -229,24 +250,29 @@ class EmbeddedBackend:
                 if command is None:
                     self._cancel_all()
                     return
-                command()
+                self._guarded(command.core, command.run)
             for core in self._cores.values():
                 if core.has_work:
-                    self._step(core)
+                    self._guarded(core, core.step)
 
-    def _step(self, core: EngineCore) -> None:
+    def _guarded(self, core: EngineCore, run: Callable[[], None]) -> None:
+        """Run something that, if it breaks, breaks the requests of one core and not this thread: later requests
+        deserve an answer."""
         try:
-            core.step()
-        except Exception:  # noqa: BLE001 - one bad step must not end the thread: later requests deserve an answer
-            _log.exception("a step of %s broke; its requests in flight fail", core.name)
+            run()
+        except BaseException:  # noqa: BLE001 - also what native code throws; the thread goes on
+            _log.exception("%s broke; its requests in flight fail", core.name)
             error = InvariantBroken("the engine broke while computing this answer", hint="the server's log says how")
-            for request_id, served in core.fail_all():
-                self._answers.pop(request_id).fail(error, served)
+            took = core.abandon()
+            for request_id, (owner, answer) in list(self._answers.items()):
+                if owner is core:
+                    del self._answers[request_id]
+                    answer.fail(error, took.get(request_id) or core.nothing_taken())
 
     def _add(
         self, core: EngineCore, request: Request, token_ids: tuple[int, ...], limit: int, answer: EmbeddedAnswer
     ) -> None:
-        self._answers[request.id] = answer
+        self._answers[request.id] = core, answer
 
         def deliver(events: Sequence[Event]) -> None:
             if any(isinstance(event, Served) for event in events):
@@ -256,18 +282,10 @@ class EmbeddedBackend:
         core.add(request, token_ids, limit, deliver)
 
     def _cancel(self, request_id: str) -> None:
-        def command() -> None:
-            for core in self._cores.values():
-                core.cancel(request_id)
-
-        self._commands.put(command)
+        for core in self._cores.values():
+            self._commands.put(_Command(core, functools.partial(core.cancel, request_id)))
 
     def _cancel_all(self) -> None:
-        # A request may have been submitted between the last command and the closing one; none may hang.
-        while not self._commands.empty():
-            command = self._commands.get()
-            if command is not None:
-                command()
-        for request_id in list(self._answers):
-            for core in self._cores.values():
-                core.cancel(request_id)
+        # Nothing is put after the closing command but cancellations, which all are now.
+        for request_id, (core, _answer) in list(self._answers.items()):
+            self._guarded(core, functools.partial(core.cancel, request_id))

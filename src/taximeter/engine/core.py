@@ -6,8 +6,11 @@ know: threads and event loops (`backend` has them), HTTP, money. Everything here
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from taximeter.clock import Clock
 from taximeter.engine import kernels
@@ -15,15 +18,17 @@ from taximeter.engine.chat_template import ChatTemplate
 from taximeter.engine.kv_cache import BLOCK_TOKENS, BlockPool, KVCacheManager, PoolCensus
 from taximeter.engine.metering import StepCosts, divide_exactly
 from taximeter.engine.model_runner import ModelRunner
-from taximeter.engine.models import Model
+from taximeter.engine.models import KVMemory, Model
 from taximeter.engine.models.decoder import F32
 from taximeter.engine.output import OutputPiece, OutputProcessor
 from taximeter.engine.request_state import RequestState, SequenceState, SequenceStatus
 from taximeter.engine.sampler import Pick, Sampler
 from taximeter.engine.scheduler import Chunk, Scheduler, SchedulerOutput
 from taximeter.engine.tokenizer import Tokenizer
-from taximeter.errors import PromptTooLong, RequestError
+from taximeter.engine.weights import ModelConfig
+from taximeter.errors import ConfigError, PromptTooLong, RequestError
 from taximeter.records import (
+    Basis,
     ChoiceFinished,
     Event,
     FinishReason,
@@ -34,17 +39,24 @@ from taximeter.records import (
     Served,
     TokenLogprob,
     TokensGenerated,
+    Usage,
+    Work,
 )
 
 Deliver = Callable[[Sequence[Event]], None]
 BACKEND_NAME = "embedded"
 _LEAST_CACHE_TOKENS = 16_384
+_MOST_CACHE_TOKENS = 1 << 20
+_CACHE_SHARE_OF_MEMORY = 4  # at most one part in this many of the machine's memory
+_ASSUMED_MEMORY_BYTES = 4 << 30  # where the system does not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
     """`step_tokens` is the token budget of a step, None for no limit. `kv_cache_tokens` None picks room for one
-    context of the model, and at least 16,384 tokens. `threads` None leaves the kernels all of the machine."""
+    context of the model, and at least 16,384 tokens, as far as a quarter of the machine's memory goes. `threads` None
+    leaves the kernels all of the machine.
+    """
 
     step_tokens: int | None = 512
     kv_cache_tokens: int | None = None
@@ -90,14 +102,21 @@ class EngineCore:
         self.busy_ns = 0
         self.chat_template = chat_template
         self._clock = clock
-        cache_tokens = options.kv_cache_tokens or max(self.config.context_length_tokens, _LEAST_CACHE_TOKENS)
-        blocks = max(1, cache_tokens // options.block_tokens)
+        self._kernels = kernels.level()
+        blocks = max(1, (options.kv_cache_tokens or _cache_tokens(self.config)) // options.block_tokens)
         self.kv = KVCacheManager(
             BlockPool(blocks), block_tokens=options.block_tokens, prefix_caching=options.prefix_caching
         )
         self.scheduler = Scheduler(self.kv, step_tokens=options.step_tokens, max_running=options.max_running)
-        self._runner = ModelRunner(model, blocks=blocks, block_tokens=options.block_tokens)
+        try:
+            self._runner = ModelRunner(model, blocks=blocks, block_tokens=options.block_tokens)
+        except (MemoryError, ValueError) as error:
+            raise ConfigError(
+                f"there is no memory for a KV cache of {blocks * options.block_tokens} tokens of {name}",
+                hint="set kv_cache_tokens lower",
+            ) from error
         self._costs = StepCosts.of(self.config)
+        self._longest_token_bytes = max(len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocab_size))
         self._active: dict[str, _Active] = {}
 
     @property
@@ -118,8 +137,10 @@ class EngineCore:
                     param="messages",
                     hint="send a plain prompt to the completions endpoint",
                 )
+            self._refuse_hopeless(sum(len(message.content) for message in prompt.messages))
             ids = tuple(self.chat_template.encode(prompt.messages))
         elif prompt.text is not None:
+            self._refuse_hopeless(len(prompt.text))
             ids = tuple(self.tokenizer.encode_prompt(prompt.text))
         else:
             ids = prompt.token_ids or ()
@@ -133,6 +154,16 @@ class EngineCore:
         if not ids:
             raise RequestError("the prompt is empty: there is no token to begin from", param="prompt")
         return ids
+
+    def _refuse_hopeless(self, characters: int) -> None:
+        """A text that cannot fit whatever its tokens are is not worth tokenizing."""
+        at_least = -(-characters // self._longest_token_bytes)
+        if at_least >= self.limit_tokens:
+            raise PromptTooLong(
+                f"{self.name} has room for {self.limit_tokens} tokens; this prompt has {characters} characters, at "
+                f"least {at_least} tokens",
+                hint="shorten the prompt",
+            )
 
     def answer_limit(self, request: Request, prompt_tokens: int) -> int:
         """How many tokens each choice may have. Raises PromptTooLong when that is none, or fewer than asked for."""
@@ -160,6 +191,7 @@ class EngineCore:
                     leader=sequences[0] if sequences else None,
                 )
             )
+        penalized = np.unique(prompt) if request.sampling.repetition_penalty != 1 else np.empty(0, np.int64)
         self._active[request.id] = _Active(
             state=RequestState(request_id=request.id, sequences=sequences),
             deliver=deliver,
@@ -167,7 +199,7 @@ class EngineCore:
                 Sampler(
                     request.sampling,
                     choice=sequence.choice,
-                    prompt=prompt,
+                    penalized=penalized,
                     stop_ids=self.tokenizer.stop_ids,
                     vocabulary=self.config.vocab_size,
                 )
@@ -194,18 +226,21 @@ class EngineCore:
         active.events.append(self._served(active.state, at_ns))
         active.flush()
 
-    def fail_all(self) -> list[tuple[str, Served]]:
-        """After a step broke: forget everything in flight, and say what each request had taken."""
+    def abandon(self) -> dict[str, Served]:
+        """After something broke: forget everything in flight, and say what each request had taken. Asks nothing of
+        the state it finds, which may be half changed; what was cached cannot be trusted either."""
         at_ns = self._clock.monotonic_ns()
-        broken: list[tuple[str, Served]] = []
-        for request_id, active in self._active.items():
-            for sequence in active.state.sequences:
-                self.scheduler.finish(sequence)
-            broken.append((request_id, self._served(active.state, at_ns)))
+        took = {request_id: self._served(active.state, at_ns) for request_id, active in self._active.items()}
         self._active.clear()
-        # What the broken step wrote cannot be trusted.
-        self.kv.pool.forget_all()
-        return broken
+        self.scheduler.abandon()
+        return took
+
+    def nothing_taken(self) -> Served:
+        """The account of a request that was never taken up."""
+        usage = Usage(input_fresh_tokens=0, input_cache_read_tokens=0, output_text_tokens=0, basis=Basis.MEASURED)
+        work = Work(prefill_passes=0, decode_passes=0, computed_tokens=0, kernels=self._kernels)
+        at_ns = self._clock.monotonic_ns()
+        return Served(at_ns=at_ns, usage=usage, work=work, served_by=BACKEND_NAME, model=self.name)
 
     def step(self) -> None:
         """Schedule, run, update. The nanoseconds it takes are on the requests that took part, all of them, and on
@@ -312,7 +347,7 @@ class EngineCore:
 
     def _served(self, state: RequestState, at_ns: int) -> Served:
         return Served(
-            at_ns=at_ns, usage=state.usage(), work=state.work(kernels.level()), served_by=BACKEND_NAME, model=self.name
+            at_ns=at_ns, usage=state.usage(), work=state.work(self._kernels), served_by=BACKEND_NAME, model=self.name
         )
 
     def _position(self, pick: Pick, logprob: float) -> PositionLogprobs:
@@ -324,3 +359,18 @@ class EngineCore:
     def _token_logprob(self, token_id: int, logprob: float) -> TokenLogprob:
         utf8 = self.tokenizer.token_bytes(token_id)
         return TokenLogprob(token_id=token_id, text=utf8.decode("utf-8", "replace"), utf8=utf8, logprob=logprob)
+
+
+def _cache_tokens(config: ModelConfig) -> int:
+    """How much KV cache a model gets unless somebody says otherwise. Its context length is a word of the file's, and
+    no reason to allocate more than there is."""
+    wanted = max(config.context_length_tokens, _LEAST_CACHE_TOKENS)
+    affordable = _memory_bytes() // _CACHE_SHARE_OF_MEMORY // KVMemory.bytes_per_token(config)
+    return max(1, min(wanted, affordable, _MOST_CACHE_TOKENS))
+
+
+def _memory_bytes() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return _ASSUMED_MEMORY_BYTES

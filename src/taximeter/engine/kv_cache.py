@@ -100,11 +100,6 @@ class BlockPool:
             self._hashes[block] = block_hash
             self._by_hash[block_hash] = block
 
-    def forget_all(self) -> None:
-        """Drop the prefix cache; blocks in use stay in use."""
-        for block in list(self._by_hash.values()):
-            self._forget(block)
-
     def _forget(self, block: int) -> None:
         block_hash = self._hashes[block]
         if block_hash is not None:
@@ -187,6 +182,10 @@ class KVCacheManager:
         self.pool.release(sequence.blocks)
         sequence.blocks = []
         sequence.computed_tokens = 0
+
+    def reset(self) -> None:
+        """A new pool: nobody holds anything, nothing is cached. For when whoever held something is gone."""
+        self.pool = BlockPool(self.pool.blocks)
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_tokens)

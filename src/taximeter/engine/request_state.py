@@ -86,12 +86,13 @@ class RequestState:
         return all(sequence.status is SequenceStatus.FINISHED for sequence in self.sequences)
 
     def current_phase(self) -> Phase:
-        """What the request as a whole is doing. It is stalled when all that is left of it is."""
+        """What the request as a whole is doing. It is stalled when all that is left of it is, and back in the queue
+        when all that is left are choices that were never taken up."""
         alive = [sequence for sequence in self.sequences if sequence.status is not SequenceStatus.FINISHED]
         started = [sequence for sequence in alive if sequence.status is not SequenceStatus.WAITING]
-        if not started and all(sequence.status is SequenceStatus.WAITING for sequence in self.sequences):
+        if not started:
             return Phase.QUEUE
-        if started and all(sequence.is_stalled for sequence in started):
+        if all(sequence.is_stalled for sequence in started):
             return Phase.STALLED
         if any(sequence.output for sequence in self.sequences):
             return Phase.DECODE

@@ -39,14 +39,16 @@ class Sampler:
     was, so that being preempted and computed again changes nothing."""
 
     def __init__(
-        self, sampling: Sampling, *, choice: int, prompt: Collection[int], stop_ids: Collection[int], vocabulary: int
+        self, sampling: Sampling, *, choice: int, penalized: I64, stop_ids: Collection[int], vocabulary: int
     ) -> None:
+        """`penalized` are the prompt's distinct tokens, for the repetition penalty; any array when there is none."""
         self._sampling = sampling
         self._forbidden_early = np.array(sorted(stop_ids), np.int64)
         bias = [(token, value) for token, value in sampling.logit_bias.items() if 0 <= token < vocabulary]
         self._bias_ids = np.array([token for token, _ in bias], np.int64)
         self._bias = np.array([value for _, value in bias], np.float64)
-        self._prompt_ids = np.unique(np.fromiter(prompt, np.int64, len(prompt)))
+        self._penalized = penalized
+        self._picked = 0
         self._said: Counter[int] = Counter()
         seed = None if sampling.seed is None else [sampling.seed & _SEED_MASK, choice]
         self._generator = Generator(PCG64(seed))
@@ -56,25 +58,28 @@ class Sampler:
         scores = self._adjusted(logits.astype(np.float64))
         token_id = int(scores.argmax()) if self._sampling.temperature == 0 else self._draw(scores)
         self._said[token_id] += 1
+        self._picked += 1
         if self._sampling.logprobs is None:
             return Pick(token_id=token_id)
         return self._with_logprobs(token_id, logits)
 
     def _adjusted(self, scores: F64) -> F64:
         sampling = self._sampling
-        if self._said.total() < sampling.min_tokens:
+        if self._picked < sampling.min_tokens:
             scores[self._forbidden_early] = -np.inf
         if len(self._bias_ids):
             scores[self._bias_ids] += self._bias
-        said = np.fromiter(self._said, np.int64, len(self._said))
         if sampling.repetition_penalty != 1:
-            seen = np.union1d(self._prompt_ids, said)
+            seen = np.union1d(self._penalized, self._said_ids())
             penalty = sampling.repetition_penalty
             scores[seen] = np.where(scores[seen] > 0, scores[seen] / penalty, scores[seen] * penalty)
-        if len(said) and (sampling.frequency_penalty or sampling.presence_penalty):
-            times = np.fromiter(self._said.values(), np.float64, len(said))
-            scores[said] -= sampling.frequency_penalty * times + sampling.presence_penalty
+        if self._said and (sampling.frequency_penalty or sampling.presence_penalty):
+            times = np.fromiter(self._said.values(), np.float64, len(self._said))
+            scores[self._said_ids()] -= sampling.frequency_penalty * times + sampling.presence_penalty
         return scores
+
+    def _said_ids(self) -> I64:
+        return np.fromiter(self._said, np.int64, len(self._said))
 
     def _draw(self, scores: F64) -> int:
         """One token of the distribution that is left after the cuts.

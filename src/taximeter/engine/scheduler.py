@@ -145,6 +145,12 @@ class Scheduler:
             self.waiting.remove(sequence)
         sequence.status = SequenceStatus.FINISHED
 
+    def abandon(self) -> None:
+        """Forget every sequence and all of the memory's bookkeeping, whatever state they are in."""
+        self.running.clear()
+        self.waiting.clear()
+        self._kv.reset()
+
     @staticmethod
     def _waits_for_leader(sequence: SequenceState) -> bool:
         leader = sequence.leader

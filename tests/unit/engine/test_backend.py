@@ -100,6 +100,31 @@ async def test_a_broken_step_fails_its_requests_and_not_the_next() -> None:
         assert isinstance((await read(await backend.submit(asking("next"), PROMPT)))[-1], Served)
 
 
+@pytest.mark.parametrize("where", ["schedule", "preempt", "add"])
+async def test_whatever_breaks_the_thread_goes_on(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault between two passes, with the state half changed: whoever was in flight is told, the next is served."""
+
+    def break_once(*_arguments: object, **_keywords: object) -> None:
+        monkeypatch.undo()
+        raise MemoryError("made to break")
+
+    async with serving() as (backend, gated):
+        if where == "add":
+            monkeypatch.setattr("taximeter.engine.core.Sampler", break_once)
+        else:
+            gated.gate.clear()
+        answer = await backend.submit(asking("r", 50), PROMPT)
+        if where != "add":
+            await until_prefill(answer)
+            method = {"schedule": "_continue_running", "preempt": "_admit_waiting"}[where]
+            monkeypatch.setattr(f"taximeter.engine.scheduler.Scheduler.{method}", break_once)
+            gated.gate.set()
+        with pytest.raises(InvariantBroken):
+            await read(answer)
+        assert (await answer.cancel()).usage.total_tokens is not None
+        assert isinstance((await read(await backend.submit(asking("next"), PROMPT)))[-1], Served)
+
+
 async def test_closing_ends_what_is_in_flight() -> None:
     """Nobody is left hanging, and nothing is taken up any more."""
     async with serving() as (backend, gated):

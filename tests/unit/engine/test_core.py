@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
 
 from taximeter.clock import FakeClock
 from taximeter.engine.core import EngineCore, EngineOptions
-from taximeter.errors import PromptTooLong, RequestError
+from taximeter.engine.models import Model
+from taximeter.engine.weights import ModelConfig
+from taximeter.errors import ConfigError, PromptTooLong, RequestError
 from taximeter.records import ChoiceFinished, FinishReason, Message, Phase, PhaseEntered, Prompt, Sampling
-from tests.engine_harness import GREEDY, TINY_LLAMA, Collected, add, core_of, drain, preempt_youngest, request
+from tests.engine_harness import GREEDY, TINY_LLAMA, Collected, add, core_of, drain, loaded, preempt_youngest, request
 
 PROMPT = list(range(5, 45))
+
+
+class Boastful:
+    """A model with another model's weights and a configuration of its own."""
+
+    def __init__(self, model: Model, config: ModelConfig) -> None:
+        self.config = config
+        self.forward = model.forward
 
 
 def phases(collected: Collected) -> list[Phase]:
@@ -109,6 +120,14 @@ def test_choices_share_the_prompt_and_differ_in_the_answer() -> None:
     assert answers(core_of(TINY_LLAMA))[:2] == (first, second)
 
 
+def test_a_choice_that_waits_for_its_turn_is_in_the_queue() -> None:
+    """With one place to run, the second choice waits for the first: nobody decodes in between."""
+    core = core_of(TINY_LLAMA, EngineOptions(max_running=1))
+    collected = add(core, "r", PROMPT, 3, Sampling(temperature=0, choices=2, ignore_eos=True))
+    drain(core)
+    assert phases(collected) == [Phase.PREFILL, Phase.DECODE, Phase.QUEUE, Phase.DECODE]
+
+
 def test_a_seed_gives_the_same_answer_in_any_company() -> None:
     """Sampling too: batch mates, chunks and a preemption change nothing."""
     sampling = Sampling(temperature=1.2, top_p=0.9, seed=3, ignore_eos=True)
@@ -186,6 +205,42 @@ def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
         core.answer_limit(request("r", GREEDY, 10), limit - 9)
     assert core.answer_limit(request("r", GREEDY, 10), limit - 10) == 10
     assert core.answer_limit(request("r"), limit - 7) == 7
+
+
+def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Megabytes of text cost a comparison."""
+    core = core_of(TINY_LLAMA)
+
+    def must_not(*_arguments: object) -> None:
+        raise AssertionError("tokenized for nothing")
+
+    monkeypatch.setattr(core.tokenizer, "encode_prompt", must_not)
+    with pytest.raises(PromptTooLong, match="characters"):
+        core.encode(Prompt(text="x" * 10**6))
+    with pytest.raises(PromptTooLong, match="characters"):
+        core.encode(Prompt(messages=(Message(role="user", content="x" * 10**6),)))
+
+
+def test_a_context_length_is_no_reason_to_allocate_it() -> None:
+    """Two thousand million tokens of context, as a file may claim: the cache stays within the machine's memory."""
+    model, tokenizer, template = loaded(TINY_LLAMA)
+    boastful = Boastful(model, dataclasses.replace(model.config, context_length_tokens=2**31 - 1))
+    core = EngineCore(
+        name="boastful",
+        model=boastful,
+        tokenizer=tokenizer,
+        chat_template=template,
+        options=EngineOptions(),
+        clock=FakeClock(),
+    )
+    assert core.kv.capacity_tokens <= 1 << 20
+    assert core.limit_tokens == core.kv.capacity_tokens
+
+
+def test_a_cache_that_does_not_fit_says_which_setting() -> None:
+    """Asked for by hand, and more than an address space holds."""
+    with pytest.raises(ConfigError, match="kv_cache_tokens"):
+        core_of(TINY_LLAMA, EngineOptions(kv_cache_tokens=1 << 44, block_tokens=1 << 40))
 
 
 @pytest.mark.parametrize("ids", [(), (-1,), (10**6,)])

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
+from taximeter.engine.pieces import pieces_of
 from taximeter.engine.tokenizer import Tokenizer
 from taximeter.engine.weights.vocabulary import Vocabulary
 from taximeter.errors import ModelFileError
@@ -108,6 +112,37 @@ def test_a_vocabulary_that_does_not_add_up_is_refused() -> None:
         Tokenizer.from_vocabulary(dataclasses.replace(by_score({"a": -1.0}), scores=(0.0,)))
     with pytest.raises(ModelFileError, match="token types"):
         Tokenizer.from_vocabulary(dataclasses.replace(byte_level(), token_types=(CONTROL,)))
+
+
+@pytest.mark.parametrize("build", [by_score, lambda pieces: byte_level(mistyped=tuple(pieces))])
+def test_a_token_of_absurd_length_is_refused(build: Callable[[dict[str, float]], Vocabulary]) -> None:
+    """Loading tries every cut of a token: one of a megabyte would take for ever."""
+    pieces_of(build({"a": -1.0, "a" * 4096: -2.0}))
+    with pytest.raises(ModelFileError, match="a token of 1,000,000 characters"):
+        pieces_of(build({"a": -1.0, "a" * 1_000_000: -2.0}))
+
+
+def test_other_threads_run_while_a_long_text_is_merged() -> None:
+    """A megabyte takes a second, and nobody else's answer may stand still for it."""
+    merge = pieces_of(byte_level()).merge
+    turns, done = 0, False
+
+    def take_turns() -> None:
+        nonlocal turns
+        while not done:
+            turns += 1
+            time.sleep(0)
+
+    other = threading.Thread(target=take_turns, daemon=True)
+    other.start()
+    try:
+        before = turns
+        merge("hello hellos 12 " * 65_536)
+        taken = turns - before
+    finally:
+        done = True
+        other.join()
+    assert taken > 100  # two or three when the interpreter is held all the time
 
 
 def hugging_face_file(path: Path, vocabulary: Vocabulary) -> HuggingFaceTokenizer:

@@ -18,7 +18,7 @@ LOGITS = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
 
 
 def sampler(sampling: Sampling, *, prompt: tuple[int, ...] = (), stop_ids: tuple[int, ...] = ()) -> Sampler:
-    return Sampler(sampling, choice=0, prompt=prompt, stop_ids=stop_ids, vocabulary=4)
+    return Sampler(sampling, choice=0, penalized=np.unique(prompt).astype(np.int64), stop_ids=stop_ids, vocabulary=4)
 
 
 def frequencies(sampling: Sampling, draws: int = 4000) -> dict[int, float]:
@@ -72,7 +72,8 @@ def test_a_seed_means_one_answer_and_choices_differ() -> None:
     """Same seed, same picks; another choice of the same request draws its own."""
 
     def picks(choice: int) -> list[int]:
-        one = Sampler(Sampling(seed=42), choice=choice, prompt=(), stop_ids=(), vocabulary=4)
+        nothing = np.empty(0, np.int64)
+        one = Sampler(Sampling(seed=42), choice=choice, penalized=nothing, stop_ids=(), vocabulary=4)
         return [one.pick(LOGITS).token_id for _ in range(30)]
 
     assert picks(0) == picks(0)

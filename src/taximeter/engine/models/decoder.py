@@ -43,6 +43,11 @@ class KVMemory:
         self.keys: list[F32] = [np.zeros(shape, np.float32) for _ in range(config.layers)]
         self.values: list[F32] = [np.zeros(shape, np.float32) for _ in range(config.layers)]
 
+    @staticmethod
+    def bytes_per_token(config: ModelConfig) -> int:
+        """Key and value of every layer, in float32."""
+        return 2 * config.layers * config.kv_heads * config.head_dim * np.dtype(np.float32).itemsize
+
 
 class Model(Protocol):
     """A loaded model."""
