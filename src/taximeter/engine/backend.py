@@ -56,7 +56,7 @@ class _Queued:
                 # What the machine took for a request until now, for each of those that wait.
                 mean_s = self._served_ns / self._served / 1e9 if self._served else 1.0
                 raise CapacityError(
-                    f"the queue is full: {self._waiting} requests are waiting",
+                    f"the queue is full, with {self._waiting} waiting",
                     retry_after_s=float(max(1, math.ceil(self._waiting * mean_s))),
                 )
             self._waiting += 1
@@ -211,6 +211,7 @@ class EmbeddedBackend:
                 f"no model {request.model!r} is served here", param="model", hint=f"served: {', '.join(self._cores)}"
             )
         self._refuse_when_closed()
+        core.check(request.sampling)
         self._queued.enter()
         try:
             token_ids = await asyncio.get_running_loop().run_in_executor(self._encoders, core.encode, prompt)

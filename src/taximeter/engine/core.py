@@ -36,6 +36,7 @@ from taximeter.records import (
     PositionLogprobs,
     Prompt,
     Request,
+    Sampling,
     Served,
     TokenLogprob,
     TokensGenerated,
@@ -128,6 +129,19 @@ class EngineCore:
         """The most tokens that a prompt and one of its answers can have together."""
         return min(self.config.context_length_tokens, self.kv.capacity_tokens)
 
+    def check(self, sampling: Sampling) -> None:
+        """Raises RequestError for what is asked of tokens that this model does not have."""
+        unknown = next((token for token in sampling.logit_bias if not 0 <= token < self.config.vocab_size), None)
+        if unknown is not None:
+            raise self._no_such_token(unknown, "logit_bias")
+
+    def _no_such_token(self, token: int, param: str) -> RequestError:
+        return RequestError(
+            f"token id {token} is not in the vocabulary of {self.name}",
+            param=param,
+            hint=f"ids go from 0 to {self.config.vocab_size - 1}",
+        )
+
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """Prompt tokens as the model is to see them. Thread-safe. Raises RequestError."""
         if prompt.messages is not None:
@@ -146,11 +160,7 @@ class EngineCore:
             ids = prompt.token_ids or ()
             wrong = next((token for token in ids if not 0 <= token < self.config.vocab_size), None)
             if wrong is not None:
-                raise RequestError(
-                    f"token id {wrong} is not in the vocabulary of {self.name}",
-                    param="prompt",
-                    hint=f"ids go from 0 to {self.config.vocab_size - 1}",
-                )
+                raise self._no_such_token(wrong, "prompt")
         if not ids:
             raise RequestError("the prompt is empty: there is no token to begin from", param="prompt")
         return ids
@@ -201,7 +211,6 @@ class EngineCore:
                     choice=sequence.choice,
                     penalized=penalized,
                     stop_ids=self.tokenizer.stop_ids,
-                    vocabulary=self.config.vocab_size,
                 )
                 for sequence in sequences
             ],

