@@ -60,6 +60,13 @@ define pip
 	@$(PIP) $(2) >$(LOG) 2>&1 || { tail -n 40 $(LOG); echo 'This failed; the whole of it is in $(LOG).' >&2; exit 1; }
 endef
 
+# Writes one of pyproject.toml's lists down for pip. By our own name pip might fetch a stranger's package, and by path
+# it would build the kernels again.
+define extra
+	@$(PY) -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	    print(*project["optional-dependencies"]["$(1)"], sep="\n")' >$(VENV)/$(1).txt
+endef
+
 $(PY):
 	@python='$(PYTHON)'; \
 	for candidate in $${python:-python3.13 python3.12 python3.11 python3}; do \
@@ -77,9 +84,11 @@ $(VENV)/.installed: pyproject.toml $(NATIVE) | $(PY)
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(call pip,Installing what the tests need,install 'taximeter[test]')
+	$(call extra,test)
+	$(call pip,Installing what the tests need,install --requirement $(VENV)/test.txt)
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed-test
-	$(call pip,Installing the gates,install 'taximeter[dev]')
+	$(call extra,dev)
+	$(call pip,Installing the gates,install --requirement $(VENV)/dev.txt)
 	@touch $@

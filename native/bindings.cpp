@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dispatch.h"
+#include "processors.h"
 #include "threads.h"
 
 namespace nb = nanobind;
@@ -151,6 +152,7 @@ private:
 NB_MODULE(_native, m) {
     m.doc() = "Taximeter's native kernels; taximeter.engine.kernels is their only user.";
     m.def("levels", &levels, "Levels that this processor and its operating system run, slow to fast.");
+    m.def("usable_processors", &usable_processors, nb::arg("root"));
     m.def("threads", [] { return thread_pool().threads(); });
     m.def("set_threads", [](int count) {
         if (count < 1) refuse("kernels need at least one thread");

@@ -2,8 +2,9 @@
 
 #include <pthread.h>
 
-#include <algorithm>
 #include <new>
+
+#include "processors.h"
 
 namespace taximeter {
 namespace {
@@ -137,7 +138,7 @@ ThreadPool& thread_pool() {
     if (the_pool == nullptr) {
         static const int registered = pthread_atfork(nullptr, nullptr, forget_pool);
         (void)registered;
-        the_pool = new ThreadPool(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+        the_pool = new ThreadPool(usable_processors());
     }
     return *the_pool;
 }

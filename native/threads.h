@@ -58,7 +58,7 @@ private:
     std::atomic<bool> stopping_{false};
 };
 
-// The process's pool, made at the first call with one thread per processor; a forked child gets its own.
+// The process's pool, made at the first call with one thread per usable processor; a forked child gets its own.
 ThreadPool& thread_pool();
 
 }  // namespace taximeter

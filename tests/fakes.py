@@ -54,8 +54,8 @@ class Script:
     compute_ns: int = 1_000
     hold_at: int | None = None
     fail_at: int | None = None
-    error: Exception = field(default_factory=lambda: RuntimeError("the script says so: secret"))
-    refuse: Exception | None = None
+    error: BaseException = field(default_factory=lambda: RuntimeError("the script says so: secret"))
+    refuse: BaseException | None = None
     queue_ms: int = 0
     prefill_ms: int = 0
     token_ms: int = 0
@@ -235,7 +235,7 @@ class MemoryLedger:
         self._unanswered: list[tuple[Callable[[], None], Future[None]]] = []
         self._changed = threading.Condition()
 
-    def begin(self, request: Request) -> Future[None]:
+    def begin(self, request: Request, receipt_id: str) -> Future[None]:
         return self._write(lambda: self.begun.append(request))
 
     def append(self, receipt: Receipt) -> Future[None]:

@@ -6,6 +6,9 @@ import numpy.typing as npt
 def levels() -> list[str]:
     """Levels that were built and that this processor and its operating system run, slow to fast."""
 
+def usable_processors(root: str) -> int:
+    """What `threads` begins with. Reads the process's limits below `root`, which is "" but in tests."""
+
 def threads() -> int: ...
 def set_threads(count: int) -> None: ...
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import ipaddress
 import os
 import signal
 import socket
@@ -113,7 +114,8 @@ async def serve(house: House, on_ready: Callable[[str], None], *, stop: asyncio.
 
     Raises ConfigError when the address cannot be listened on.
     """
-    app = build_app(relay=house.relay, ledger=house.ledger, machine=house.machine)
+    hosts = _own_names(house.settings.host)
+    app = build_app(relay=house.relay, ledger=house.ledger, machine=house.machine, hosts=hosts)
     server = _Server(_uvicorn_config(app), house.relay, on_ready=on_ready, stop=stop)
     with server.obeying_signals():
         try:
@@ -240,6 +242,18 @@ def _listen(host: str, port: int) -> socket.socket:
         hint = hints.get(error.errno or 0)
         raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}", hint=hint) from error
     return listening
+
+
+def _own_names(host: str) -> frozenset[str] | None:
+    """The names a server on `host` goes by, as in URLs; None when other machines reach it, by names of their own."""
+    try:
+        address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]
+        if not ipaddress.ip_address(address).is_loopback:
+            return None
+    except OSError:
+        return None  # it cannot be listened on either
+    configured = f"[{host}]" if ":" in host else host.lower()
+    return frozenset({"localhost", "127.0.0.1", "[::1]", configured})
 
 
 def _url(listening: socket.socket) -> str:

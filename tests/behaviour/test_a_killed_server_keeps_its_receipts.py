@@ -32,11 +32,12 @@ def test_a_killed_server_keeps_its_receipts(taximeter_home: Path) -> None:
         for client in clients:
             client.start()
         finished = {answered.get(timeout=WAIT_S) for _ in range(30)}
-        long = a_completion(tokens=500) | {"stream": True, "n": 8}
+        long = a_completion(tokens=500) | {"stream": True, "n": 128}  # 64 000 tokens: minutes of work
         with httpx.stream("POST", url + COMPLETIONS, json=long, timeout=WAIT_S) as response:
             lines = response.iter_lines()
             assert next(lines).startswith("data: ")  # so its client has seen a part of it
             unfinished = response.headers["x-request-id"]
+            promised = response.headers["x-taximeter-receipt"]
             process.kill()
             with pytest.raises(httpx.TransportError):
                 list(lines)
@@ -46,11 +47,12 @@ def test_a_killed_server_keeps_its_receipts(taximeter_home: Path) -> None:
         finished.add(answered.get())
 
     with server() as (_, url):
-        interrupted = httpx.get(f"{url}/api/receipts/{unfinished}", timeout=WAIT_S)
+        interrupted = httpx.get(f"{url}/api/receipts/{promised}", timeout=WAIT_S)
         assert interrupted.status_code == 200, interrupted.text
         with Ledger.open(Settings.load().ledger_url) as ledger:
             receipts = {receipt.request.id: receipt for receipt in ledger.receipts(limit=10_000)}
             assert len(receipts) == len(ledger.receipts(limit=10_000))  # so no request has two
+    assert interrupted.json()["request"]["id"] == unfinished
     assert interrupted.json()["outcome"] == "interrupted"
     assert interrupted.json()["unmeasured_reason"] == "the process ended before the answer did"
     assert {receipts[request_id].outcome for request_id in finished} == {Outcome.COMPLETED}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 
@@ -28,14 +28,24 @@ ANSWER = "The capital of France is Paris."
 class World:
     client: openai.OpenAI
     house: House
+    written: set[str] = field(default_factory=set)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def __post_init__(self) -> None:
+        self.house.relay.on_receipt = self._note
+
+    def _note(self, receipt: Receipt) -> None:
+        with self.changed:
+            self.written.add(receipt.id)
+            self.changed.notify_all()
 
     def receipt(self, response: object) -> Receipt:
         """The receipt that a response's header names; it may be a moment away when the client hung up."""
         name = response.headers["x-taximeter-receipt"]
-        deadline = time.monotonic() + WAIT_S
-        while (receipt := self.house.ledger.receipt(name)) is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        with self.changed:
+            assert self.changed.wait_for(lambda: name in self.written, WAIT_S)
+        receipt = self.house.ledger.receipt(name)
+        assert receipt is not None
         return receipt
 
 

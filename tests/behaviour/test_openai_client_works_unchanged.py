@@ -5,7 +5,9 @@ The backend is a script, so that every answer is known; the door, the relay and 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import threading
 from collections.abc import Generator
 from dataclasses import dataclass, field
 
@@ -54,6 +56,8 @@ def server() -> Generator[World]:
 @pytest.fixture
 def world(server: World) -> World:
     server.backend.script = Script()
+    server.backend.held = threading.Semaphore(0)  # what an earlier test left in them is no news
+    server.backend.cancelled = threading.Semaphore(0)
     return server
 
 
@@ -212,15 +216,19 @@ def test_a_client_that_hangs_up_mid_answer(world: World):
     assert receipt.timing.first_token_ns is not None
 
 
-def test_a_client_that_gives_up_waiting(world: World):
-    """Also one that gets nothing before its patience ends leaves a receipt."""
+async def test_a_client_that_gives_up_waiting(world: World):
+    """Also one that has got nothing yet leaves a receipt."""
     world.backend.script = Script(hold_at=0)
     kept = len(world.ledger.kept)
-    with pytest.raises(openai.APITimeoutError):
-        world.client().with_options(timeout=0.2).chat.completions.create(model="fake", messages=HELLO)
-    assert world.backend.cancelled.acquire(timeout=WAIT_S)
+    async with openai.AsyncOpenAI(base_url=f"{world.url}/v1", api_key="unused", max_retries=0) as client:
+        waiting = asyncio.create_task(client.chat.completions.create(model="fake", messages=HELLO))
+        assert await asyncio.to_thread(world.backend.held.acquire, timeout=WAIT_S)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    assert await asyncio.to_thread(world.backend.cancelled.acquire, timeout=WAIT_S)
     request = world.backend.submitted[-1][0]
-    assert world.ledger.wait_for(request.id).outcome is Outcome.ABORTED
+    assert (await asyncio.to_thread(world.ledger.wait_for, request.id)).outcome is Outcome.ABORTED
     assert len(world.ledger.kept) == kept + 1
 
 

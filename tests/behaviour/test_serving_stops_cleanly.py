@@ -36,6 +36,25 @@ def test_it_is_ready_when_it_says_so_and_has_closed_everything_at_the_end():
     assert set(threading.enumerate()) <= threads
 
 
+@pytest.mark.parametrize(
+    ("host", "name", "status"),
+    [
+        ("127.0.0.1", "evil.example", 403),
+        ("127.0.0.1", "localhost:1", 200),
+        ("localhost", "evil.example", 403),
+        ("127.0.0.9", "127.0.0.9", 200),
+        ("127.0.0.9", "evil.example", 403),
+        ("0.0.0.0", "box.example", 200),
+    ],
+)
+def test_only_a_server_for_others_answers_to_any_name(host: str, name: str, status: int):
+    """One on loopback has visitors from its own machine, whose browser may have been told lies about names."""
+    house, _, _ = fake_house()
+    object.__setattr__(house.settings, "host", host)
+    with listening(house) as url:
+        assert httpx.get(f"{url}/healthz", headers={"host": name}).status_code == status
+
+
 def test_a_port_that_is_taken_is_the_operators_to_change():
     """ConfigError with a hint; the house is closed all the same."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -68,12 +87,19 @@ def test_an_answer_in_flight_may_finish():
         client = threading.Thread(target=lambda: got.append(httpx.post(url + CHAT, json=a_chat(), timeout=WAIT_S)))
         client.start()
         assert backend.held.acquire(timeout=WAIT_S)
-        releasing = threading.Timer(0.3, backend.release)
+        idle = socket.create_connection((httpx.URL(url).host, httpx.URL(url).port), timeout=WAIT_S)
+        releasing = threading.Thread(target=lambda: (wait_until_hung_up(idle), backend.release()))
         releasing.start()
     client.join(WAIT_S)
     releasing.join()
     assert got[0].json()["choices"][0]["message"]["content"] == "Hello, world"
     assert [receipt.outcome for receipt in ledger.kept] == [Outcome.COMPLETED]
+
+
+def wait_until_hung_up(idle: socket.socket) -> None:
+    """A server that stops first hangs up on connections that ask for nothing."""
+    with idle, contextlib.suppress(ConnectionResetError):
+        assert idle.recv(1) == b""
 
 
 def test_an_answer_that_outlasts_the_grace_is_cancelled_with_a_receipt(monkeypatch: pytest.MonkeyPatch):

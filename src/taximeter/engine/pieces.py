@@ -65,6 +65,7 @@ _WORD_PATTERNS: dict[str, tuple[str, ...]] = {
     "smollm": (r"\p{N}", _GPT2_WORDS),
 }
 _WHOLE_WORDS_FIRST = frozenset({"llama-bpe", "llama-v3", "llama3"})  # a word that is a token is not merged at all
+_LONGEST_TOKEN_CHARACTERS = 1 << 12  # trying every cut of a token takes the square of its length
 _BYTE_NAME = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -256,6 +257,12 @@ def _types(vocabulary: Vocabulary) -> list[TokenType]:
     tokens, given = vocabulary.tokens, vocabulary.token_types or (TokenType.NORMAL,) * len(vocabulary.tokens)
     if len(given) != len(tokens):
         raise ModelFileError(f"the vocabulary has {len(tokens)} tokens and {len(given)} token types")
+    longest = max(map(len, tokens), default=0)
+    if longest > _LONGEST_TOKEN_CHARACTERS:
+        raise ModelFileError(
+            f"the vocabulary has a token of {longest:,} characters; {_LONGEST_TOKEN_CHARACTERS:,} is the most we take",
+            hint="the file is damaged; fetch the model again",
+        )
     known = {int(kind) for kind in TokenType}
     types = [TokenType(kind) if kind in known else TokenType.UNUSED for kind in given]
     for token_id, name in enumerate(tokens):
@@ -279,8 +286,9 @@ def _pair(merge: str) -> tuple[str, str]:
 
 
 def _merge(machine: MergeMachine) -> Callable[[str], list[int]]:
+    # A batch of one: unlike `encode` it lets other threads run meanwhile, and it does not work out character offsets.
     def merge(text: str) -> list[int]:
-        return machine.encode(text, add_special_tokens=False).ids
+        return machine.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
     return merge
 

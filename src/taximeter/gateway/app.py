@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 from starlette.applications import Starlette
@@ -20,7 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from taximeter import __version__
-from taximeter.errors import RequestError
+from taximeter.errors import CapacityError, LedgerError, RequestError
 from taximeter.gateway.errors import DoorError, as_http
 from taximeter.gateway.inference import ARRIVAL, Arrival, InferenceDoor
 from taximeter.gateway.relay import Relay
@@ -33,10 +33,18 @@ _log = logging.getLogger(__name__)
 
 _MAX_PAGE_RECEIPTS = 1000
 _ID = re.compile(r"[a-z]+_[0-9a-z]{22}")  # as `records.new_id` makes them
+_PORT = re.compile(r":[0-9]*$")
 
 
-def build_app(*, relay: Relay, ledger: Ledger, machine: MachineMeter | None) -> ASGIApp:
-    """The whole door as one ASGI application. `machine` is the meter of our own machine, None without a rate."""
+def build_app(
+    *, relay: Relay, ledger: Ledger, machine: MachineMeter | None, hosts: Collection[str] | None = None
+) -> ASGIApp:
+    """The whole door as one ASGI application. `machine` is the meter of our own machine, None without a rate.
+
+    `hosts` are the names, as in a URL and without port, under which requests may ask for this server; None is any. A
+    server that only its own machine can reach needs them: a web page may give its own name this machine's address, and
+    would then be let in by the browser as if it came from here.
+    """
     pages = _Pages(relay, ledger, machine)
     routes = [
         Route("/v1/chat/completions", InferenceDoor(openai.CHAT, relay), methods=["POST"]),
@@ -48,16 +56,17 @@ def build_app(*, relay: Relay, ledger: Ledger, machine: MachineMeter | None) -> 
         Route("/api/receipts/{id}", pages.receipt),
         Route("/api/machine", pages.machine),
     ]
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _http_error, Exception: _error})
+    app = Starlette(routes=routes, exception_handlers=_ERRORS)
     app.router.redirect_slashes = False
-    return _Door(app, relay)
+    return _Door(app, relay, hosts)
 
 
 class _Door:
-    """Around everything: stamps a request before anything else happens to it."""
+    """Around everything: stamps a request before anything else happens to it, and turns strange pages away."""
 
-    def __init__(self, app: ASGIApp, relay: Relay) -> None:
+    def __init__(self, app: ASGIApp, relay: Relay, hosts: Collection[str] | None) -> None:
         self._app = app
+        self._hosts = hosts
         self._clock = relay.clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,12 +84,19 @@ class _Door:
             await send(message)
 
         try:
-            await self._app(scope, receive, send_with_id)
+            app = self._app if self._is_meant(scope) else _respond(_strange_host())
+            await app(scope, receive, send_with_id)
         except asyncio.CancelledError:
             # The server ends connections that outlast its patience. The exchange has its own task, and its receipt.
             _log.warning("request %s: its client was cut off, the server is going down", arrival.request_id)
         except Exception:  # noqa: BLE001 - the last net: the server outlives every request
             _log.exception("request %s broke the gateway", arrival.request_id)
+
+    def _is_meant(self, scope: Scope) -> bool:
+        """Whether every name the request has for this server is one of ours. Browsers give one, always."""
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        named = [value.decode("latin-1").lower() for name, value in headers if name == b"host"]
+        return self._hosts is None or all(_PORT.sub("", name) in self._hosts for name in named)
 
 
 class _Pages:
@@ -105,9 +121,11 @@ class _Pages:
 
     async def health(self, _http: HttpRequest) -> Response:
         relay, counts = self._relay, self._ledger.counts()
+        lost = counts.lost + relay.receipts_lost
         return _encoded(
             {
-                "status": "ok",
+                # Answers go on when the books do not; whoever watches shall know.
+                "status": "degraded" if lost else "ok",
                 "version": __version__,
                 "backend": relay.backend.name,
                 "models": [info.id for info in relay.backend.models()],
@@ -116,7 +134,7 @@ class _Pages:
                 "receipts": {
                     "accepted": counts.accepted + relay.receipts_lost,
                     "written": counts.written,
-                    "lost": counts.lost + relay.receipts_lost,
+                    "lost": lost,
                 },
             }
         )
@@ -129,7 +147,11 @@ class _Pages:
         before = http.query_params.get("before")
         if before is not None and await self._find(before) is None:
             raise RequestError("`before` must be the id of a receipt", param="before")
-        return _encoded({"receipts": to_json(await asyncio.to_thread(self._ledger.receipts, limit, before))})
+
+        def page() -> Response:  # a long one takes a while to write out, too
+            return _encoded({"receipts": to_json(self._ledger.receipts(limit, before))})
+
+        return await asyncio.to_thread(page)
 
     async def receipt(self, http: HttpRequest) -> Response:
         found = await self._find(http.path_params["id"])
@@ -171,6 +193,25 @@ async def _http_error(http: HttpRequest, error: Exception) -> Response:
 
 async def _error(_http: HttpRequest, error: Exception) -> Response:
     return _respond(error)
+
+
+# A caller's mistake is answered here; what is left over reaches the door, which logs it, and is answered all the same.
+_ERRORS = {
+    HTTPException: _http_error,
+    RequestError: _error,
+    CapacityError: _error,
+    LedgerError: _error,
+    Exception: _error,
+}
+
+
+def _strange_host() -> DoorError:
+    return DoorError(
+        403,
+        "unknown_host",
+        "the request asks for another host than this one",
+        hint="ask for localhost or 127.0.0.1, or serve with --host and an address that others may reach",
+    )
 
 
 def _respond(error: Exception, headers: Mapping[str, str] | None = None) -> Response:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import ParamSpec, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
@@ -26,6 +28,7 @@ _log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 10 * 1024 * 1024
 _MAX_GROUP_CHARACTERS = 200
+_LONG_BODY_BYTES = 64 * 1024  # reading one takes milliseconds or more, in which no stream would move
 _JSON: Headers = [(b"content-type", b"application/json")]
 _STREAM: Headers = [(b"content-type", sse.MEDIA_TYPE.encode()), (b"cache-control", b"no-store")]
 
@@ -69,10 +72,10 @@ class InferenceDoor:
     async def _serve(self, scope: Scope, receive: Receive, reply: _Reply, arrival: Arrival, receipt_id: str) -> None:
         body = await _read_body(scope, receive)
         try:
-            call = self._endpoint.parse(body)
-            request = self._request(arrival, call, _groups(scope))
+            groups = _groups(scope)
+            call, request = await _beside_streams(body, self._understand, body, arrival, groups)
         except RequestError as error:
-            model = model_named_in(body)
+            model = await _beside_streams(body, model_named_in, body)
             if model is not None:
                 reply.receipt_id = receipt_id
                 await self._relay.refuse(self._refused_request(arrival, model), error, receipt_id=receipt_id)
@@ -110,8 +113,9 @@ class InferenceDoor:
                 case _:
                     pass
 
-    def _request(self, arrival: Arrival, call: Call, groups: _Groups) -> Request:
-        return Request(
+    def _understand(self, body: bytes, arrival: Arrival, groups: _Groups) -> tuple[Call, Request]:
+        call = self._endpoint.parse(body)
+        return call, Request(
             id=arrival.request_id,
             received_at=arrival.at,
             received_ns=arrival.at_ns,
@@ -210,6 +214,17 @@ async def _read_body(scope: Scope, receive: Receive) -> bytes:
             raise too_long
         if not message.get("more_body", False):
             return bytes(body)
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+async def _beside_streams(body: bytes, read: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """What `read` makes of the body: at once of a short one, on a thread of a long one, while other answers go on."""
+    if len(body) > _LONG_BODY_BYTES:
+        return await asyncio.to_thread(read, *args, **kwargs)
+    return read(*args, **kwargs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

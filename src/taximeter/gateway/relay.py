@@ -11,8 +11,9 @@ what was served, and a receipt never waits for a client.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Generator
 from dataclasses import dataclass
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
@@ -41,7 +42,10 @@ from taximeter.records import (
 _log = logging.getLogger(__name__)
 
 _LEDGER_PATIENCE_S = 5.0  # a ledger that hangs delays an answer by this much at most
-_CANCEL_PATIENCE_S = 10.0  # a backend that does not let go of an answer is left alone after this
+_BACKEND_PATIENCE_S = 10.0  # a backend that does not decide, or does not let go of an answer, is left alone after this
+# Whoever raises these wants all of the process. Any other BaseException is a failure like the rest: Rust libraries, the
+# tokenizer's for one, raise their own when they panic.
+_ENDS_THE_PROCESS = (KeyboardInterrupt, SystemExit, GeneratorExit)
 
 
 class ShuttingDown(CapacityError):
@@ -66,6 +70,7 @@ class Relay:
         self._ledger = ledger
         self._settler = settler
         self._running: set[Exchange] = set()
+        self._undecided: set[asyncio.Future[None]] = set()  # one for each request that is neither running nor refused
         self._closed = False
 
     @property
@@ -80,8 +85,15 @@ class Relay:
         then, under `receipt_id` where one is given.
         """
         receipt_id = receipt_id or new_id("rcpt", request.received_at)
+        with self._deciding():
+            exchange = await self._open(request, prompt, receipt_id)
+        if self._closed:
+            exchange.let_go(ShuttingDown())
+        return exchange
+
+    async def _open(self, request: Request, prompt: Prompt, receipt_id: str) -> Exchange:
         watch = Stopwatch(request.received_ns)
-        begun = self._begin(request)
+        begun = self._begin(request, receipt_id)
         try:
             if self._closed:
                 raise ShuttingDown
@@ -89,8 +101,11 @@ class Relay:
         except asyncio.CancelledError:
             await self._record_unserved(request, receipt_id, watch, Outcome.ABORTED, "the caller went away")
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, it has a receipt
-            told = _as_our_own(error)
+        except _ENDS_THE_PROCESS:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it has a receipt
+            # A backend that is closing has no room, and will not have any later.
+            told = ShuttingDown() if self._closed and isinstance(error, CapacityError) else _as_our_own(error)
             await self._record_unserved(request, receipt_id, watch, _outcome_of_refusal(told), _describe(told))
             raise told from told.__cause__
         exchange = Exchange(self, request, receipt_id, answer, watch, begun)
@@ -100,12 +115,30 @@ class Relay:
     async def refuse(self, request: Request, error: TaximeterError, *, receipt_id: str) -> Receipt:
         """Write the receipt of a request that never reached a backend, because of `error`."""
         watch = Stopwatch(request.received_ns)
-        return await self._record_unserved(request, receipt_id, watch, Outcome.REFUSED, _describe(error))
+        with self._deciding():
+            return await self._record_unserved(request, receipt_id, watch, Outcome.REFUSED, _describe(error))
 
     async def aclose(self) -> None:
         """Take no new requests; end those in flight, each with its receipt. Idempotent."""
         self._closed = True
+        await self._abort_running()
+        if self._undecided:
+            await asyncio.wait(self._undecided, timeout=_BACKEND_PATIENCE_S)
+            await self._abort_running()
+
+    async def _abort_running(self) -> None:
         await asyncio.gather(*(exchange.abort(ShuttingDown()) for exchange in list(self._running)))
+
+    @contextlib.contextmanager
+    def _deciding(self) -> Generator[None]:
+        """Closing waits for what is done in here."""
+        decided = asyncio.get_running_loop().create_future()
+        self._undecided.add(decided)
+        try:
+            yield
+        finally:
+            self._undecided.discard(decided)
+            decided.set_result(None)
 
     async def record(
         self,
@@ -175,9 +208,9 @@ class Relay:
             except Exception:  # noqa: BLE001 - a spectator
                 _log.exception("receipt %s was written, but could not be shown", receipt.id)
 
-    def _begin(self, request: Request) -> asyncio.Future[None] | None:
+    def _begin(self, request: Request, receipt_id: str) -> asyncio.Future[None] | None:
         try:
-            begun = asyncio.wrap_future(self._ledger.begin(request))
+            begun = asyncio.wrap_future(self._ledger.begin(request, receipt_id))
         except Exception:  # noqa: BLE001 - the answer goes on
             _log.exception("the ledger did not note that request %s began", request.id)
             return None
@@ -263,7 +296,7 @@ class Exchange:
 
     async def _cancel_answer(self) -> None:
         try:
-            await asyncio.wait_for(self._answer.cancel(), _CANCEL_PATIENCE_S)
+            await asyncio.wait_for(self._answer.cancel(), _BACKEND_PATIENCE_S)
         except Exception:  # noqa: BLE001 - a receipt must not wait for it
             _log.exception("the backend did not cancel request %s", self.request.id)
             self._run.cancel()
@@ -302,12 +335,14 @@ class Exchange:
             # The event loop is going down, or the backend would not let go of the answer.
             self._abort = self._abort or _Abort(ShuttingDown())
             return None, "the server stopped before the backend said what the answer took"
-        except Exception as broken:  # noqa: BLE001 - whatever it is, it has a receipt
+        except _ENDS_THE_PROCESS:
+            raise
+        except BaseException as broken:  # noqa: BLE001 - whatever it is, it has a receipt
             error = _as_our_own(broken)
         if self._served is not None:
             return error, None
         try:
-            self._note(await asyncio.wait_for(self._answer.cancel(), _CANCEL_PATIENCE_S))
+            self._note(await asyncio.wait_for(self._answer.cancel(), _BACKEND_PATIENCE_S))
         except Exception:  # noqa: BLE001 - then that is what the receipt says
             _log.exception("the backend did not say what broken request %s took", self.request.id)
             return error, "the backend broke and did not say what the answer took"
@@ -362,7 +397,7 @@ def _log_failure(done: asyncio.Future[None], what: str) -> None:
         _log.error("%s failed", what, exc_info=error)
 
 
-def _as_our_own(error: Exception) -> TaximeterError:
+def _as_our_own(error: BaseException) -> TaximeterError:
     """The error itself, or for a foreign one our own word, which tells a caller nothing of the inside."""
     if isinstance(error, TaximeterError):
         return error

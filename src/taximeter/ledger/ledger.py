@@ -7,12 +7,14 @@ reading. Refuses to know: prices, backends, doors.
 from __future__ import annotations
 
 import atexit
+import os
+import shutil
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
 from decimal import Decimal
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -41,6 +43,7 @@ class Ledger:
         self._readers = readers
         self._on_close = on_close
         self._closed = False
+        self._process_id = os.getpid()
         atexit.register(self.close)  # a program that forgets to close loses nothing that it appended
 
     @classmethod
@@ -49,13 +52,15 @@ class Ledger:
 
         `url` is `sqlite:///path` or a plain path; `sqlite://` is a ledger that is gone when closed. Requests that were
         in flight in a process that has died get their `interrupted` receipts here. `busy_timeout_s` is how long a
-        write waits for another process. Raises ConfigError for another kind of URL, LedgerError when the file cannot
-        be used, is not a ledger, or is a newer Taximeter's.
+        write waits for another process, and how long `close` goes on trying. Raises ConfigError for another kind of
+        URL, LedgerError when the file cannot be used, is not a ledger, or is a newer Taximeter's.
         """
         with ExitStack() as undo:
             path = ledger_path(url)
             if path is None:
-                path = Path(undo.enter_context(TemporaryDirectory(prefix="taximeter-"))) / "ledger.db"
+                # Not a TemporaryDirectory: that one a forked child would remove at its own end.
+                path = Path(mkdtemp(prefix="taximeter-")) / "ledger.db"
+                undo.callback(shutil.rmtree, path.parent, ignore_errors=True)
             with border(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 writers = connect(path, busy_timeout_s=busy_timeout_s, writes=True)
@@ -70,15 +75,16 @@ class Ledger:
                     _bury_the_dead(locks, readers, writers, clock)
                     undo.callback(locks.leave, locks.join(writer_id))
             writer = Writer(writers, path, writer_id)
-            undo.callback(writer.close)
+            undo.callback(writer.close, patience_s=busy_timeout_s)
             return cls(path, writer, readers, undo.pop_all())
 
-    def begin(self, request: Request) -> Future[None]:
-        """Note that `request` is in flight; should this process die, the next one writes its receipt.
+    def begin(self, request: Request, receipt_id: str) -> Future[None]:
+        """Note that `request` is in flight; should this process die, the next one writes its receipt, under
+        `receipt_id`, which the client may have been told.
 
         The future resolves when the note is durable, or holds a LedgerError. Raises LedgerError after `close`.
         """
-        return self._writer.begin(request)
+        return self._writer.begin(request, receipt_id)
 
     def append(self, receipt: Receipt) -> Future[None]:
         """Write `receipt` and clear its request's note, both or neither.
@@ -114,7 +120,12 @@ class Ledger:
         return self._ask(reader.total_cost)
 
     def close(self) -> None:
-        """Write what was appended, then let go of the file. Idempotent."""
+        """Write what was appended, then let go of the file. Idempotent.
+
+        In a forked child it does nothing: thread, file and locks are the parent's.
+        """
+        if os.getpid() != self._process_id:
+            return
         atexit.unregister(self.close)
         self._closed = True
         self._on_close.close()

@@ -110,6 +110,7 @@ in_flight = sa.Table(
     "in_flight",
     metadata,
     sa.Column("request_id", AnyText, primary_key=True),
+    sa.Column("receipt_id", AnyText, nullable=False),
     sa.Column("writer_id", AnyText, nullable=False),
     sa.Column("received_at", UtcDateTime, nullable=False),
     sa.Column("document", sa.Text, nullable=False),

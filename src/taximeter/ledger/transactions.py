@@ -17,7 +17,7 @@ from sqlalchemy import exc
 from taximeter.errors import LedgerError
 from taximeter.ledger import rows
 from taximeter.ledger.schema import documents, in_flight, receipts
-from taximeter.records import Outcome, Receipt, Request, new_id
+from taximeter.records import Outcome, Receipt, Request
 
 _log = logging.getLogger(__name__)
 
@@ -31,10 +31,11 @@ class NewRequest:
     row: rows.Row
 
     @classmethod
-    def of(cls, request: Request, writer_id: str) -> NewRequest:
+    def of(cls, request: Request, receipt_id: str, writer_id: str) -> NewRequest:
         return cls(
             {
                 "request_id": request.id,
+                "receipt_id": receipt_id,
                 "writer_id": writer_id,
                 "received_at": request.received_at,
                 "document": rows.request_document(request),
@@ -120,8 +121,9 @@ def interrupt(connection: sa.Connection, writer_id: str, at: datetime) -> None:
 
     A note that this version cannot read stays, for one that can.
     """
-    left = sa.select(in_flight.c.request_id, in_flight.c.document).where(in_flight.c.writer_id == writer_id)
-    for request_id, document in connection.execute(left).all():
+    left = sa.select(in_flight.c.request_id, in_flight.c.receipt_id, in_flight.c.document)
+    left = left.where(in_flight.c.writer_id == writer_id)
+    for request_id, receipt_id, document in connection.execute(left).all():
         if connection.scalar(sa.select(receipts.c.id).where(receipts.c.request_id == request_id)) is not None:
             connection.execute(sa.delete(in_flight).where(in_flight.c.request_id == request_id))
             continue
@@ -130,12 +132,12 @@ def interrupt(connection: sa.Connection, writer_id: str, at: datetime) -> None:
         except LedgerError as error:
             _log.warning("left in flight: %s", error)
             continue
-        write(connection, [NewReceipt.of(_interrupted(request, at))])
+        write(connection, [NewReceipt.of(_interrupted(request, receipt_id, at))])
 
 
-def _interrupted(request: Request, at: datetime) -> Receipt:
+def _interrupted(request: Request, receipt_id: str, at: datetime) -> Receipt:
     return Receipt(
-        id=new_id("rcpt", at),
+        id=receipt_id,
         request=request,
         closed_at=at,
         outcome=Outcome.INTERRUPTED,

@@ -16,6 +16,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy import exc
 
+from taximeter.clock import SYSTEM_CLOCK
 from taximeter.errors import LedgerError
 from taximeter.ledger.database import as_ledger_error
 from taximeter.ledger.transactions import Entry, NewReceipt, NewRequest, write, write_one
@@ -61,12 +62,13 @@ class Writer:
         self._changed = threading.Condition()
         self._waiting: deque[_Item] = deque()
         self._closed = False
+        self._gives_up_ns: int | None = None
         self._accepted = self._written = self._lost = 0
         self._thread = threading.Thread(target=self._run, name="ledger-writer", daemon=True)
         self._thread.start()
 
-    def begin(self, request: Request) -> Future[None]:
-        return self._submit(_Item(lambda: NewRequest.of(request, self._writer_id), is_receipt=False))
+    def begin(self, request: Request, receipt_id: str) -> Future[None]:
+        return self._submit(_Item(lambda: NewRequest.of(request, receipt_id, self._writer_id), is_receipt=False))
 
     def append(self, receipt: Receipt) -> Future[None]:
         return self._submit(_Item(lambda: NewReceipt.of(receipt), is_receipt=True))
@@ -75,10 +77,12 @@ class Writer:
         with self._changed:
             return LedgerCounts(accepted=self._accepted, written=self._written, lost=self._lost)
 
-    def close(self) -> None:
-        """Write what is waiting, then stop. Idempotent; returns when it is done."""
+    def close(self, *, patience_s: float) -> None:
+        """Write what is waiting, then stop. Idempotent; returns when it is done. What no transaction was begun for
+        within `patience_s` is lost: a database that stays locked must not hold up the end of the program for ever."""
         with self._changed:
             self._closed = True
+            self._gives_up_ns = SYSTEM_CLOCK.monotonic_ns() + round(patience_s * 1e9)
             self._changed.notify()
         self._thread.join()
 
@@ -114,6 +118,8 @@ class Writer:
             return [self._waiting.popleft() for _ in range(min(len(self._waiting), _MAX_BATCH))]
 
     def _write(self, batch: Sequence[_Item]) -> None:
+        if self._gives_up_ns is not None and SYSTEM_CLOCK.monotonic_ns() > self._gives_up_ns:
+            raise LedgerError(f"the ledger {self._path} was closed before this could be written")
         ready: list[tuple[_Item, Entry]] = []
         for item in batch:
             try:

@@ -6,6 +6,7 @@ and where the receipt goes.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from datetime import datetime
 
@@ -16,6 +17,8 @@ from taximeter.pricing.machine import MachineMeter
 from taximeter.records import Cost, Outcome, Receipt, Request, Timing, Usage, Work
 
 _log = logging.getLogger(__name__)
+
+_NO_RATE = "no machine rate: set --machine-rate"
 
 
 class Settler:
@@ -30,11 +33,6 @@ class Settler:
         self._catalog = catalog
         self._machine = machine
         self._priced_as = None if priced_as is None else catalog.resolve(priced_as)
-
-    @property
-    def machine(self) -> MachineMeter | None:
-        """The meter, for its statement."""
-        return self._machine
 
     def settle(
         self,
@@ -53,15 +51,7 @@ class Settler:
         unmeasured_reason: str | None = None,
     ) -> Receipt:
         """The receipt. Call it once for each request: machine time that is charged stays charged."""
-        cost = None
-        uncosted_reason = None
-        if work is None:
-            uncosted_reason = _why_no_work(outcome, unmeasured_reason)
-        elif self._machine is None:
-            uncosted_reason = "no machine rate: set --machine-rate"
-        else:
-            cost = self._machine.charge(work.compute_ns)
-        return Receipt(
+        receipt = Receipt(
             id=receipt_id,
             request=request,
             closed_at=closed_at,
@@ -69,15 +59,18 @@ class Settler:
             timing=timing,
             usage=usage,
             work=work,
-            cost=cost,
             cost_priced_as=self._compare(receipt_id, request, usage),
-            uncosted_reason=uncosted_reason,
+            uncosted_reason=_why_no_work(outcome, unmeasured_reason) if work is None else _NO_RATE,
             unmeasured_reason=unmeasured_reason,
             served_by=served_by,
             model_served=model_served,
             finish_reasons=finish_reasons,
             error=error,
         )
+        if work is None or self._machine is None:
+            return receipt
+        # The very last thing: time on the meter that is on no receipt would make their sum wrong for good.
+        return dataclasses.replace(receipt, cost=self._machine.charge(work.compute_ns), uncosted_reason=None)
 
     def _compare(self, receipt_id: str, request: Request, usage: Usage | None) -> Cost | None:
         """A comparison that cannot be made is left out and logged: it never keeps a receipt from being written."""
@@ -91,6 +84,9 @@ class Settler:
             return charge(usage, prices)
         except PricingError as error:
             _log.warning("%s is not priced as %s: %s", receipt_id, self._priced_as, error)
+            return None
+        except Exception:  # noqa: BLE001 - the comparison is a courtesy, the receipt is not
+            _log.exception("%s is not priced as %s, for a bug in here", receipt_id, self._priced_as)
             return None
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import sys
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -44,14 +46,27 @@ class Prompt:
     def fingerprint(self) -> tuple[str, ...]:
         """One tagged hash per part, so that equal parts of two prompts can be seen without keeping either."""
         if self.messages is not None:
-            parts = [f"{message.role}\0{message.content}" for message in self.messages]
+            parts = [_text_bytes(f"{message.role}\0{message.content}") for message in self.messages]
         elif self.text is not None:
-            parts = [self.text]
+            parts = [_text_bytes(self.text)]
         else:
-            parts = [" ".join(map(str, self.token_ids or ()))]
-        return tuple(
-            "sha256:" + hashlib.sha256(part.encode("utf-8", "surrogatepass")).hexdigest()[:16] for part in parts
-        )
+            parts = [_id_bytes(self.token_ids or ())]
+        return tuple("sha256:" + hashlib.sha256(part).hexdigest()[:16] for part in parts)
+
+
+def _text_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _id_bytes(token_ids: Sequence[int]) -> bytes:
+    """Eight bytes each, lowest first; in decimal where one needs more, which no model's token does."""
+    try:
+        ids = array("q", token_ids)
+    except OverflowError:
+        return _text_bytes(" ".join(map(str, token_ids)))
+    if sys.byteorder == "big":
+        ids.byteswap()
+    return ids.tobytes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

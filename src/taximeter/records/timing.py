@@ -1,4 +1,8 @@
-"""Where the time went: exclusive phases that sum to the total, exactly."""
+"""Where the time went: exclusive phases that sum to the total, exactly.
+
+The total begins when the request comes to the door, and ends when its answer is whole and about to be written down. Not
+in it, and in no phase, are the ledger's making the receipt durable and the client's reading.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from taximeter.records.basis import Basis
 class Phase(StrEnum):
     """What a request is doing at an instant. It is always doing exactly one of these."""
 
-    GATEWAY = "gateway"  # in our door: parsing, tokenizing, writing to the client, settling
+    GATEWAY = "gateway"  # in our door: reading the request, parsing, tokenizing, rounding the answer off
     QUEUE = "queue"  # waiting for the engine to take it up
     PREFILL = "prefill"  # the prompt is being read
     DECODE = "decode"  # the answer is being written

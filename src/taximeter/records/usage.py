@@ -76,8 +76,8 @@ class Work:
     A *pass* is one step of the engine in which the request took part: a prefill pass computes prompt tokens, a decode
     pass computes a generated one. `computed_tokens` counts every token that went through the model for this request,
     `reused_tokens` the prompt tokens found in the KV cache instead, `recomputed_tokens` the computed ones that had
-    been in the KV cache for it before and were lost to preemption. `compute_ns` is this request's exact share of the machine time
-    of its steps. `kernels` says which arithmetic ran, for example `native:avx512`.
+    been in the KV cache for it before and were lost to preemption. `compute_ns` is this request's exact share of the
+    machine time of its steps. `kernels` says which arithmetic ran, for example `native:avx512`.
     """
 
     prefill_passes: int

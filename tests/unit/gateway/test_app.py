@@ -1,11 +1,14 @@
 """The pages that are only looked at, and what every response has in common."""
 
+import threading
 from decimal import Decimal
 
 import pytest
 
 from taximeter import __version__
 from taximeter.errors import LedgerError
+from taximeter.gateway import app as app_module
+from taximeter.gateway import build_app
 from taximeter.records import to_json
 from tests.fakes import FakeBackend, MemoryLedger, Script
 from tests.gateway_harness import CHAT, Caller, a_chat, a_house, app_of, fake_house, get, post
@@ -30,14 +33,24 @@ async def test_health_counts_receipts():
     house, _, ledger = fake_house()
     app = app_of(house)
     await post(app, CHAT, a_chat())
+    assert (await get(app, "/healthz")).json()["status"] == "ok"
     ledger.broken = LedgerError("the disk is full")
     await post(app, CHAT, a_chat())
     health = (await get(app, "/healthz")).json()
-    assert health["status"] == "ok"
+    assert health["status"] == "degraded"
     assert health["version"] == __version__
     assert health["models"] == ["fake", "fake/base"]
     assert health["receipts"] == {"accepted": 2, "written": 1, "lost": 1}
     assert health["in_flight"] == 0
+
+
+async def test_a_callers_mistake_is_no_fault_of_ours(caplog: pytest.LogCaptureFixture):
+    """A page that is not there, a number out of range: an answer, and not a line in the log."""
+    app = app_of(fake_house()[0])
+    for path in ("/v1/models/nope", "/api/receipts/nope", "/nowhere"):
+        assert (await get(app, path)).status == 404
+    assert (await get(app, "/api/receipts", query="limit=0")).status == 400
+    assert caplog.text == ""
 
 
 async def test_a_receipt_is_found_by_its_id_or_its_requests():
@@ -60,6 +73,21 @@ async def test_receipts_come_newest_first_and_in_pages():
     assert [receipt["id"] for receipt in first] == newest_first[:2]
     rest = (await get(app, "/api/receipts", f"limit=2&before={first[-1]['id']}")).json()["receipts"]
     assert [receipt["id"] for receipt in rest] == newest_first[2:]
+
+
+async def test_a_page_of_receipts_is_written_out_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch):
+    """A thousand of them take a while, in which answers go on."""
+    house, _, _ = fake_house()
+    threads: list[threading.Thread] = []
+
+    def noting(value: object) -> object:
+        threads.append(threading.current_thread())
+        return to_json(value)
+
+    monkeypatch.setattr(app_module, "to_json", noting)
+    assert (await get(app_of(house), "/api/receipts")).status == 200
+    assert threads
+    assert threading.current_thread() not in threads
 
 
 @pytest.mark.parametrize(
@@ -142,3 +170,38 @@ async def test_a_page_that_breaks_is_an_internal_error(monkeypatch: pytest.Monke
     reply = await get(app_of(house), "/healthz")
     assert (reply.status, reply.json()["error"]["code"]) == (500, "internal_error")
     assert b"secret" not in reply.body
+
+
+OWN = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+@pytest.mark.parametrize(
+    ("host", "hosts", "status"),
+    [
+        ("localhost", OWN, 200),
+        ("LocalHost:8000", OWN, 200),
+        ("127.0.0.1:1", OWN, 200),
+        ("[::1]:8000", OWN, 200),
+        ("[::1]", OWN, 200),
+        ("evil.example", OWN, 403),
+        ("evil.example:8000", OWN, 403),
+        ("localhost.evil.example", OWN, 403),
+        ("localhost:8000@evil.example", OWN, 403),
+        ("127.0.0.1:80:80", OWN, 403),
+        ("", OWN, 403),
+        ("\xe9", OWN, 403),
+        ("evil.example", None, 200),
+    ],
+)
+async def test_a_request_for_another_host_is_turned_away(host: str, hosts: frozenset[str] | None, status: int):
+    """A page that gives its own name this machine's address reads no receipt and spends no money."""
+    house, backend, ledger = fake_house()
+    app = build_app(relay=house.relay, ledger=house.ledger, machine=house.machine, hosts=hosts)
+    looked = await Caller(app, "/api/receipts", method="GET", headers={"host": host}).call()
+    asked = await Caller(app, CHAT, a_chat(), headers={"host": host}).call()
+    assert (looked.status, asked.status) == (status, status)
+    assert len(backend.submitted) == len(ledger.kept) == (status == 200)
+    if status == 403:
+        assert looked.json()["error"]["code"] == "unknown_host"
+        assert "--host" in looked.json()["error"]["message"]
+        assert looked.headers["x-request-id"].startswith("req_")

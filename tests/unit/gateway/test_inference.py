@@ -3,13 +3,16 @@
 import asyncio
 import json
 import logging
+import threading
+from dataclasses import replace
 
 import pytest
 
 from taximeter.clock import FakeClock
 from taximeter.errors import CapacityError, InvariantBroken, PromptTooLong, UpstreamError
 from taximeter.gateway.inference import MAX_BODY_BYTES
-from taximeter.records import Dialect, Outcome
+from taximeter.providers import openai
+from taximeter.records import Dialect, Outcome, Prompt
 from tests.fakes import WAIT_S, Script
 from tests.gateway_harness import CHAT, COMPLETIONS, Caller, a_chat, app_of, fake_house, post
 
@@ -43,6 +46,36 @@ async def test_a_receipt_holds_the_request_and_none_of_its_words():
     assert (request.task, request.run, request.session) == ("résumé", "run 7", "s")
     assert len(request.prompt_fingerprint) == 1
     assert "three" not in repr(ledger.kept)
+
+
+@pytest.mark.parametrize(("words", "is_beside"), [(5, False), (50_000, True)])
+async def test_a_long_body_is_read_beside_the_event_loop(words: int, is_beside: bool, monkeypatch: pytest.MonkeyPatch):
+    """Parsing and hashing megabytes takes a while, in which answers go on; for a short one no thread is woken."""
+    threads: list[threading.Thread] = []
+    parse, fingerprint = openai.CHAT.parse, Prompt.fingerprint
+
+    def noting_parse(body: bytes) -> openai.Call:
+        threads.append(threading.current_thread())
+        return parse(body)
+
+    def noting_fingerprint(prompt: Prompt) -> tuple[str, ...]:
+        threads.append(threading.current_thread())
+        return fingerprint(prompt)
+
+    monkeypatch.setattr(openai, "CHAT", replace(openai.CHAT, parse=noting_parse))
+    monkeypatch.setattr(Prompt, "fingerprint", noting_fingerprint)
+    house, _, _ = fake_house()
+    reply = await post(app_of(house), CHAT, a_chat(messages=[{"role": "user", "content": "a " * words}]))
+    assert (reply.status, reply.json()["usage"]["prompt_tokens"]) == (200, words)
+    assert [thread is not threading.current_thread() for thread in threads] == [is_beside] * 2
+
+
+async def test_a_long_body_that_is_nonsense_is_refused_as_a_short_one():
+    """With its parameter, and its receipt."""
+    house, _, ledger = fake_house()
+    reply = await post(app_of(house), CHAT, a_chat(n="many", messages=[{"role": "user", "content": "a " * 50_000}]))
+    assert (reply.status, reply.json()["error"]["param"]) == (400, "n")
+    assert ledger.receipt(reply.headers["x-taximeter-receipt"]).request.model == "fake"
 
 
 async def test_the_stamp_is_taken_at_the_door():
@@ -167,6 +200,24 @@ async def test_an_error_before_the_first_token_has_its_own_status(script: Script
     receipt = ledger.receipt(reply.headers["x-taximeter-receipt"])
     assert receipt.outcome in (Outcome.REFUSED, Outcome.FAILED)
     assert reply.headers.get("retry-after") == ("3" if status == 429 else None)
+
+
+async def test_a_tokenizer_that_panics_is_an_internal_error(monkeypatch: pytest.MonkeyPatch):
+    """Rust's panics are no Exception in Python: the client is told all the same, and there is a receipt."""
+    house, backend, ledger = fake_house()
+
+    async def submit(*_: object) -> None:
+        raise Panic("secret")
+
+    monkeypatch.setattr(backend, "submit", submit)
+    reply = await post(app_of(house), CHAT, a_chat())
+    assert (reply.status, reply.json()["error"]["code"]) == (500, "internal_error")
+    assert b"secret" not in reply.body
+    assert ledger.receipt(reply.headers["x-taximeter-receipt"]).outcome is Outcome.FAILED
+
+
+class Panic(BaseException):
+    """As pyo3's PanicException."""
 
 
 async def test_an_unknown_model_is_not_found():

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from taximeter.clock import FakeClock
-from taximeter.errors import CapacityError, InvariantBroken, LedgerError, ModelNotFound, UpstreamError
+from taximeter.errors import CapacityError, InvariantBroken, LedgerError, ModelNotFound, RequestError, UpstreamError
 from taximeter.gateway import Exchange, Relay, ShuttingDown
 from taximeter.gateway import relay as relay_module
-from taximeter.records import ChoiceFinished, Event, Outcome, Phase, Prompt, Receipt, Served, TokensGenerated
+from taximeter.records import ChoiceFinished, Event, Outcome, Phase, Prompt, Receipt, Request, Served, TokensGenerated
 from tests.fakes import WAIT_S, Script
 from tests.gateway_harness import a_request, fake_house
 
@@ -344,6 +344,108 @@ async def test_closing_ends_everything_with_a_receipt_and_takes_nothing_new():
         await world.open()
     assert [receipt.outcome for receipt in world.ledger.kept] == [Outcome.ABORTED] * 3 + [Outcome.REFUSED]
     await world.relay.aclose()
+
+
+@pytest.mark.parametrize("error", [None, CapacityError("the engine is shutting down", retry_after_s=1)])
+async def test_closing_waits_for_requests_that_the_backend_still_reads(error: Exception | None):
+    """Its caller hears of the end, whether the backend took it up or had just closed; and the receipt is there before
+    closing is done, and with it the ledger's last chance."""
+    world = World(Script(hold_at=0, refuse=error))
+    reads, may_go_on = asyncio.Event(), asyncio.Event()
+    submit = world.backend.submit
+
+    async def slowly(request: Request, prompt: Prompt) -> object:
+        reads.set()
+        await may_go_on.wait()
+        return await submit(request, prompt)
+
+    world.backend.submit = slowly  # type: ignore[method-assign]
+
+    async def ask() -> None:
+        await read(await world.open())
+
+    asking = asyncio.create_task(ask())
+    await reads.wait()
+    closing = asyncio.create_task(world.relay.aclose())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not closing.done()
+    may_go_on.set()
+    await closing
+    assert [receipt.outcome for receipt in world.ledger.kept] == [Outcome.ABORTED if error is None else Outcome.REFUSED]
+    assert world.relay.in_flight == 0
+    with pytest.raises(ShuttingDown):
+        await asking
+
+
+async def test_closing_waits_for_refusals_that_are_being_written():
+    """They have a receipt like any other."""
+    world = World()
+    world.ledger.stuck = True
+    refusing = asyncio.create_task(
+        world.relay.refuse(a_request(world.clock), RequestError("nonsense"), receipt_id="rcpt_mine")
+    )
+    await asyncio.to_thread(world.ledger.wait_until_asked)
+    closing = asyncio.create_task(world.relay.aclose())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not closing.done()
+    world.ledger.answer()
+    await closing
+    assert (await refusing) is world.ledger.receipt("rcpt_mine")
+
+
+async def test_a_backend_that_never_decides_cannot_keep_the_server(monkeypatch: pytest.MonkeyPatch):
+    """Patience has an end here too."""
+    monkeypatch.setattr(relay_module, "_BACKEND_PATIENCE_S", 0.01)
+    world = World()
+    reads = asyncio.Event()
+
+    async def never(*_: object) -> None:
+        reads.set()
+        await asyncio.Event().wait()
+
+    world.backend.submit = never  # type: ignore[method-assign]
+    asking = asyncio.create_task(world.open())
+    await reads.wait()
+    async with asyncio.timeout(WAIT_S):
+        await world.relay.aclose()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+
+
+class _Panic(BaseException):
+    """As pyo3's PanicException: Rust's panics are no Exception in Python."""
+
+
+async def test_a_panic_while_a_request_is_taken_up_has_a_receipt():
+    """And the caller gets an error that can be told."""
+    world = World(Script(refuse=_Panic("secret")))
+    with pytest.raises(InvariantBroken):
+        await world.open()
+    assert [receipt.outcome for receipt in world.ledger.kept] == [Outcome.FAILED]
+    assert "secret" not in str(world.ledger.kept[0].error)
+
+
+async def test_a_panic_in_mid_answer_has_a_receipt_and_an_end():
+    """Its reader is not left hanging."""
+    world = World(Script(fail_at=1, error=_Panic("secret")))
+    exchange = await world.open()
+    async with asyncio.timeout(WAIT_S):
+        with pytest.raises(InvariantBroken):
+            await read(exchange)
+    assert exchange.receipt.outcome is Outcome.FAILED
+    assert exchange.receipt.usage.output_tokens == 1
+
+
+@pytest.mark.parametrize("ending", [SystemExit, GeneratorExit])
+async def test_what_ends_the_process_is_not_in_the_way(ending: type[BaseException]):
+    """It goes through as it is."""
+    world = World(Script(refuse=ending()))
+    opening = world.open()
+    with pytest.raises(ending):
+        await opening
 
 
 class _SilentAnswer:

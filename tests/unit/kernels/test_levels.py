@@ -1,9 +1,11 @@
 """The choice of level: the fastest by default, lowered on request, never raised, never slow in silence."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -123,3 +125,49 @@ raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_a_forked_child_has_its_own_threads(level: str) -> None:
     """The child of a fork computes, instead of waiting for threads that only its parent has."""
     subprocess.run([sys.executable, "-W", "ignore", "-c", FORKING], check=True, timeout=30)
+
+
+def cgroup(root: Path, own: str, limits: dict[str, str]) -> Path:
+    """A file system as version 2 of control groups shows it: the process's own group, and `cpu.max` of some."""
+    (root / "proc" / "self").mkdir(parents=True)
+    (root / "proc" / "self" / "cgroup").write_text(f"3:cpuset:/elsewhere\n0::{own}\n")
+    for group, limit in limits.items():
+        folder = root / "sys" / "fs" / "cgroup" / group.strip("/")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "cpu.max").write_text(f"{limit}\n")
+    return root
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")
+
+
+@linux
+@pytest.mark.parametrize(
+    ("own", "limits", "at_most"),
+    [
+        ("/", {"/": "100000 100000"}, 1),
+        ("/", {"/": "1000 100000"}, 1),
+        ("/", {"/": "100001 100000"}, 2),
+        ("/a/b", {"/a/b": "max 100000", "/a": "50000 100000"}, 1),
+        ("/host/path/of/it", {"/": "100000 100000"}, 1),
+        ("/", {"/": "max 100000"}, None),
+        ("/", {"/": "rubbish"}, None),
+        ("/", {}, None),
+    ],
+)
+def test_a_quota_of_processors_is_kept(tmp_path: Path, own: str, limits: dict[str, str], at_most: int | None) -> None:
+    """A container that may use one processor gets one thread, however many there are: more would only be throttled."""
+    native = pytest.importorskip("taximeter._native")
+    allowed = len(os.sched_getaffinity(0))
+    expected = allowed if at_most is None else min(allowed, at_most)
+    assert native.usable_processors(str(cgroup(tmp_path, own, limits))) == expected
+
+
+@linux
+def test_a_process_bound_to_one_processor_uses_one_thread() -> None:
+    """As `taskset` and containers with a set of processors do."""
+    program = (
+        "import os; os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])\n"
+        "from taximeter.engine import kernels; raise SystemExit(kernels.threads() - 1)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)

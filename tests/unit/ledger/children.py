@@ -42,8 +42,18 @@ def _say(line: str) -> None:
 def _hold(ledger: Ledger) -> None:
     """Takes one request up and never finishes it."""
     request = a_request()
-    ledger.begin(request).result()
+    ledger.begin(request, f"rcpt_of_{request.id}").result()
     _say(request.id)
+
+
+def _fork(ledger: Ledger) -> None:
+    """Takes a request up; then has a child that ends in order, with all that Python does at an exit."""
+    _hold(ledger)
+    child_id = os.fork()
+    if child_id == 0:
+        sys.exit()
+    os.waitpid(child_id, 0)
+    _say("forked")
 
 
 def _write(ledger: Ledger) -> None:
@@ -52,7 +62,7 @@ def _write(ledger: Ledger) -> None:
     def work() -> None:
         for count in itertools.count():
             request = a_request()
-            ledger.begin(request).result()
+            ledger.begin(request, f"rcpt_of_{request.id}").result()
             _say(f"begun {request.id}")
             if count % 3 < 2:
                 receipt = a_receipt(request)
@@ -74,6 +84,8 @@ def _main(name: str, path: str) -> None:
             _say("opened")
         case "hold":
             _hold(ledger)
+        case "fork":
+            _fork(ledger)
         case _:
             _write(ledger)
     threading.Event().wait()

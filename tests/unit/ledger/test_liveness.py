@@ -38,18 +38,29 @@ def test_the_living_keep_what_they_began_and_the_dead_are_cleared_up_after(path:
         assert ledger.receipts() == [receipt]
 
 
+def test_the_end_of_a_forked_child_is_not_its_parents(path: Path) -> None:
+    """A child has the ledger open too, and lets go of nothing: what its parent began is in flight still."""
+    with child("fork", path) as parent:
+        assert parent.stdout is not None
+        lines = [parent.stdout.readline().strip() for _ in range(3)]
+        assert lines[2] == "forked"
+        with Ledger.open(str(path)) as ledger:
+            assert ledger.receipts() == []
+
+
 def test_a_ledger_closed_with_requests_in_flight_interrupts_them_next_time(path: Path) -> None:
     """Closing in order is an end too; and a request whose receipt is there is not interrupted for a stray note."""
     request, answered = a_request(), a_request()
     receipt = a_receipt(answered)
     with Ledger.open(str(path)) as ledger:
-        ledger.begin(request).result()
+        ledger.begin(request, f"rcpt_of_{request.id}").result()
         ledger.append(receipt).result()
-        ledger.begin(answered).result()
+        ledger.begin(answered, f"rcpt_of_{answered.id}").result()
     with Ledger.open(str(path)) as ledger:
         assert ledger.receipt(answered.id) == receipt
         interrupted = ledger.receipt(request.id)
         assert interrupted is not None
+        assert interrupted.id == f"rcpt_of_{request.id}"  # what its client was told
         assert interrupted.outcome is Outcome.INTERRUPTED
         assert len(ledger.receipts()) == 2
 
@@ -58,7 +69,7 @@ def test_a_note_that_cannot_be_read_does_not_close_the_ledger(path: Path, caplog
     """It stays, with a warning, for the version that can read it; the others are cleared up."""
     with Ledger.open(str(path)) as ledger:
         for _ in range(2):
-            ledger.begin(a_request()).result()
+            ledger.begin(a_request(), "rcpt_none").result()
     with sqlite3.connect(path) as connection:
         connection.execute(
             "UPDATE in_flight SET document = replace(document, 'openai.chat', 'telepathy')"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,8 @@ def in_flight(path: Path) -> list[str]:
 def test_a_request_is_in_flight_until_its_receipt_is_there(ledger: Ledger, path: Path) -> None:
     """The note and the receipt are never both missing and never both there."""
     request = a_request()
-    ledger.begin(request).result()
-    ledger.begin(request).result()
+    ledger.begin(request, f"rcpt_of_{request.id}").result()
+    ledger.begin(request, f"rcpt_of_{request.id}").result()
     assert in_flight(path) == [request.id]
     ledger.append(a_receipt(request)).result()
     assert in_flight(path) == []
@@ -75,7 +76,7 @@ def test_one_bad_entry_does_not_fail_its_batch_mates(ledger: Ledger, path: Path)
     request = a_request()
     first, twin, good = a_receipt(request), a_receipt(request), a_receipt()
     futures = [ledger.append(receipt) for receipt in (a_receipt(), first, twin, good)]
-    begun = [ledger.begin(request) for request in (a_request(), a_request())]
+    begun = [ledger.begin(request, f"rcpt_of_{request.id}") for request in (a_request(), a_request())]
     assert ledger.counts().waiting == 4
     stranger.execute("COMMIT")
     stranger.close()
@@ -113,7 +114,7 @@ def test_a_disk_that_takes_nothing_costs_receipts_but_not_the_process(
     once the disk is well again so is the ledger."""
     now = pragma
     request = a_request()
-    ledger.begin(request).result()
+    ledger.begin(request, f"rcpt_of_{request.id}").result()
 
     @event.listens_for(ledger._writer._engine, "checkout")
     def _(connection: sqlite3.Connection, *_: object) -> None:
@@ -172,11 +173,23 @@ def test_closing_writes_what_waits(ledger: Ledger, path: Path) -> None:
     ledger.close()
     ledger.close()
     assert all(future.done() and future.exception() is None for future in futures)
-    for question in (lambda: ledger.append(a_receipt()), lambda: ledger.begin(a_request()), ledger.latest):
+    for question in (lambda: ledger.append(a_receipt()), lambda: ledger.begin(a_request(), "rcpt_none"), ledger.latest):
         with pytest.raises(LedgerError, match="closed"):
             question()
     with Ledger.open(str(path)) as again:
         assert len(again.receipts(limit=2_000)) == 1_000
+
+
+def test_closing_a_locked_ledger_ends(path: Path) -> None:
+    """It tries for as long as one write would; what is left after that is lost, counted, and told to who waits."""
+    ledger = Ledger.open(str(path), busy_timeout_s=0.05)
+    with closing(sqlite3.connect(path, isolation_level=None)) as stranger:
+        stranger.execute("BEGIN IMMEDIATE")
+        futures = [ledger.append(a_receipt()) for _ in range(3_000)]
+        ledger.close()
+    assert "locked" in str(futures[0].exception(WAIT_S))
+    assert all(isinstance(future.exception(WAIT_S), LedgerError) for future in futures)
+    assert ledger.counts() == LedgerCounts(accepted=3_000, written=0, lost=3_000)
 
 
 def test_many_threads_write_and_read_at_once(ledger: Ledger) -> None:

@@ -13,6 +13,7 @@ from taximeter.pricing import Catalog, MachineMeter, Settler
 from taximeter.records import (
     NS_PER_HOUR,
     Basis,
+    Cost,
     Dialect,
     MachineRate,
     Outcome,
@@ -66,13 +67,13 @@ def test_work_is_charged_to_the_machine():
 
 def test_a_failed_request_is_charged_for_its_work():
     """An answer that broke or was not wanted has still used the machine."""
-    settler = Settler(catalog=CATALOG, machine=meter())
+    machine = meter()
+    settler = Settler(catalog=CATALOG, machine=machine)
     for outcome in (Outcome.FAILED, Outcome.ABORTED):
         receipt = settle(settler, outcome=outcome, error="EngineError: broken")
         assert receipt.cost is not None
         assert receipt.error == "EngineError: broken"
-    assert settler.machine is not None
-    assert settler.machine.charged_ns == 2 * WORK.compute_ns
+    assert machine.charged_ns == 2 * WORK.compute_ns
 
 
 @pytest.mark.parametrize(
@@ -146,6 +147,30 @@ def test_a_comparison_that_cannot_be_made_is_logged(used: Usage, why: str, caplo
     assert receipt.cost is not None
     assert receipt.cost_priced_as is None
     assert re.search(f"rcp_1 is not priced as card/haiku-4-5: .*{why}", caplog.text)
+
+
+def test_a_bug_in_the_comparison_loses_no_receipt(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    """What is only for comparing must not take the receipt with it; the log has the traceback."""
+
+    def broken(*_: object) -> Cost:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("taximeter.pricing.settle.charge", broken)
+    machine = meter()
+    receipt = settle(Settler(catalog=CATALOG, machine=machine, priced_as="card/haiku-4-5"))
+    assert receipt.cost is not None
+    assert receipt.cost_priced_as is None
+    assert machine.charged_ns == WORK.compute_ns
+    assert "rcp_1 is not priced as card/haiku-4-5" in caplog.text
+    assert "ZeroDivisionError: a bug" in caplog.text
+
+
+def test_a_receipt_that_cannot_be_made_is_not_charged():
+    """The meter moves last: what it has charged is what receipts say."""
+    machine = meter()
+    with pytest.raises(ValueError, match="must say why"):
+        settle(Settler(catalog=CATALOG, machine=machine), timing=None)
+    assert machine.charged_ns == 0
 
 
 def test_no_usage_no_comparison():

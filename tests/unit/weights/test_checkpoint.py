@@ -45,8 +45,8 @@ def test_both_forms_of_a_model_name_the_same_special_tokens(name: str) -> None:
     file = open_checkpoint(GOLDEN / name / "model.gguf").vocabulary()
     assert (folder.kind, file.kind) == ("json", "bpe")
     assert folder.tokenizer_json == GOLDEN / name / "tokenizer.json"
-    assert (folder.bos_id, folder.eos_id, folder.pad_id, folder.unk_id) == (1, 2, 0, 3)
-    assert (file.bos_id, file.eos_id, file.pad_id, file.unk_id) == (1, 2, 0, 3)
+    assert (folder.bos_id, folder.eos_id, folder.unk_id) == (1, 2, 3)
+    assert (file.bos_id, file.eos_id, file.unk_id) == (1, 2, 3)
     assert folder.stop_ids == file.stop_ids == (2, 5)
     assert folder.add_bos is file.add_bos is False
     assert folder.chat_template == file.chat_template

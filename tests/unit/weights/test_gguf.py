@@ -141,6 +141,10 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         container([key("a", u32(ARRAY) + u32(STRING) + u64(2) + string("x") + u64(HUGE))]),
         "values of 'a'",
     ),
+    "a string of an array too long": (
+        container([key("a", u32(ARRAY) + u32(STRING) + u64(1) + u64((1 << 24) + 1))], data=bytes((1 << 24) + 1)),
+        "a value of 'a' is longer than",
+    ),
     "arrays in arrays": (
         container([key("a", (u32(ARRAY) + u64(1)) * 10_000 + u32(UINT32) + u64(0))], data=bytes(64)),
         "values|arrays in an array",

@@ -245,7 +245,6 @@ def test_a_byte_level_vocabulary(opened: Open) -> None:
     metadata = dict(METADATA) | {
         "tokenizer.ggml.eot_token_id": 2,
         "tokenizer.ggml.unknown_token_id": 3,
-        "tokenizer.ggml.padding_token_id": 1,
         "tokenizer.chat_template": "{{ messages }}",
     }
     vocabulary = opened(metadata).vocabulary()
@@ -253,8 +252,8 @@ def test_a_byte_level_vocabulary(opened: Open) -> None:
     assert vocabulary.tokens == ("<s>", "</s>", "a", "b")
     assert (vocabulary.merges, vocabulary.token_types) == (("a b",), (3, 3, 1, 1))
     assert (vocabulary.bos_id, vocabulary.eos_id, vocabulary.eot_id) == (0, 1, 2)
-    assert (vocabulary.pad_id, vocabulary.unk_id, vocabulary.stop_ids) == (1, 3, (1, 2))
-    assert (vocabulary.add_bos, vocabulary.add_eos, vocabulary.add_space_prefix) == (False, False, False)
+    assert (vocabulary.unk_id, vocabulary.stop_ids) == (3, (1, 2))
+    assert (vocabulary.add_bos, vocabulary.add_space_prefix) == (False, False)
     assert vocabulary.chat_template == "{{ messages }}"
 
 

@@ -404,10 +404,10 @@ def test_ids_come_by_name_from_the_tokenizer_and_by_number_from_the_model(opened
     (folder / "tokenizer_config.json").write_text(
         json.dumps({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "add_bos_token": True})
     )
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 2], "pad_token_id": -1}))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 2], "unk_token_id": -1}))
     vocabulary = opened(dict(LLAMA) | {"bos_token_id": 3, "eos_token_id": 2, "unk_token_id": 3}).vocabulary()
     assert (vocabulary.kind, vocabulary.tokenizer_json) == ("json", folder / "tokenizer.json")
-    assert (vocabulary.bos_id, vocabulary.eos_id, vocabulary.unk_id, vocabulary.pad_id) == (0, 1, 3, None)
+    assert (vocabulary.bos_id, vocabulary.eos_id, vocabulary.unk_id) == (0, 1, 3)
     assert (vocabulary.stop_ids, vocabulary.add_bos) == ((1, 2), True)
 
 

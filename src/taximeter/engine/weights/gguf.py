@@ -224,6 +224,10 @@ class _HeaderReader:
                 at = start + length_at(buffer, at)[0]
                 if at > size:
                     raise _truncated(f"values of {shown(key)}")
+                if at - start > _LONGEST_STRING_BYTES:
+                    raise _damaged(
+                        f"a value of {shown(key)} is longer than the {_LONGEST_STRING_BYTES} bytes any needs"
+                    )
                 strings.append(buffer[start:at].decode())
         except struct.error as error:
             raise _truncated(f"values of {shown(key)}") from error

@@ -205,11 +205,9 @@ def _vocabulary(fields: Fields, vocab_size: int) -> Vocabulary:
         bos_id=token_id("bos"),
         eos_id=eos_id,
         eot_id=eot_id,
-        pad_id=token_id("padding"),
         unk_id=token_id("unknown"),
         stop_ids=tuple(dict.fromkeys(stop for stop in (eos_id, eot_id, eom_id) if stop is not None)),
         add_bos=keys.flag("add_bos_token", spm),
-        add_eos=keys.flag("add_eos_token", False),
         add_space_prefix=keys.flag("add_space_prefix", spm),
         chat_template=tokenizer.optional_text("chat_template"),
     )

@@ -24,7 +24,7 @@ def vocabulary(folder: Path, config: Fields, vocab_size: int) -> Vocabulary:
     about = read_optional_json(folder / "tokenizer_config.json")
     generation = read_optional_json(folder / "generation_config.json")
     ids = {added.text("content"): added.whole("id") for added in tokenizer.sections("added_tokens")}
-    special = {name: _special_id(name, about, ids, generation, config) for name in ("bos", "eos", "pad", "unk")}
+    special = {name: _special_id(name, about, ids, generation, config) for name in ("bos", "eos", "unk")}
     stops = (special["eos"], *_numbered(generation, "eos"), *_numbered(config, "eos"))
     stop_ids = tuple(dict.fromkeys(stop for stop in stops if stop is not None))
     for token_id in (*special.values(), *stop_ids):
@@ -35,11 +35,9 @@ def vocabulary(folder: Path, config: Fields, vocab_size: int) -> Vocabulary:
         kind="json",
         bos_id=special["bos"],
         eos_id=special["eos"],
-        pad_id=special["pad"],
         unk_id=special["unk"],
         stop_ids=stop_ids,
         add_bos=about.flag("add_bos_token", special["bos"] is not None and prepended == special["bos"]),
-        add_eos=about.flag("add_eos_token", False),
         chat_template=_chat_template(folder, about),
         tokenizer_json=path,
     )

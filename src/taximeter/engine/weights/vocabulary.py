@@ -34,11 +34,9 @@ class Vocabulary:
     bos_id: int | None = None
     eos_id: int | None = None
     eot_id: int | None = None
-    pad_id: int | None = None
     unk_id: int | None = None
     stop_ids: tuple[int, ...] = ()
     add_bos: bool = False
-    add_eos: bool = False
     add_space_prefix: bool = False
     chat_template: str | None = None
     tokenizer_json: Path | None = None

@@ -82,6 +82,7 @@ def upgrade() -> None:
     op.create_table(
         "in_flight",
         sa.Column("request_id", sa.Text, primary_key=True),
+        sa.Column("receipt_id", sa.Text, nullable=False),
         sa.Column("writer_id", sa.Text, nullable=False),
         sa.Column("received_at", sa.DateTime, nullable=False),
         sa.Column("document", sa.Text, nullable=False),
