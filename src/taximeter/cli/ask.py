@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from taximeter.cli.console import JsonFlag, err, out, print_json, printable
+from taximeter.cli.console import JsonFlag, err, out, print_json, printable, waiting
 from taximeter.clock import SYSTEM_CLOCK
 from taximeter.errors import RequestError
 from taximeter.records import (
@@ -32,6 +32,8 @@ from taximeter.settings import Settings
 if TYPE_CHECKING:
     from taximeter.gateway import Exchange
     from taximeter.serve import House
+
+_MAX_TASK_CHARACTERS: Final = 200
 
 
 def ask(
@@ -57,7 +59,7 @@ def ask(
 ) -> None:
     """Ask a model, and print its answer and the receipt."""
     settings = Settings.load(model=model, machine_rate=machine_rate, priced_as=priced_as)
-    question = _question(prompt)
+    question, task = _question(prompt), _task(task)
     sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed)
 
     def to_request(info: ModelInfo) -> tuple[Request, Prompt]:
@@ -80,7 +82,10 @@ def ask(
     import asyncio  # noqa: PLC0415  # as in `main`: --help stays fast
 
     text: list[str] = []
-    receipt = asyncio.run(_ask(_open(settings), to_request, text.append if as_json else _Printer()))
+    house = _open(settings)
+    if not as_json:
+        _say_if_slow()
+    receipt = asyncio.run(_ask(house, to_request, text.append if as_json else _Printer()))
     if as_json:
         print_json({"text": "".join(text), "receipt": receipt})
 
@@ -109,8 +114,16 @@ def _open(settings: Settings) -> House:
     # The whole engine: a second that --help and mistyped flags need not wait for.
     from taximeter.serve import House  # noqa: PLC0415
 
-    with err().status(f"loading {settings.model}"):
+    with waiting(f"loading {settings.model}"):
         return House.open(settings)
+
+
+def _say_if_slow() -> None:
+    from taximeter.engine.backend import kernel_level  # noqa: PLC0415
+
+    level, slow_because = kernel_level()
+    if slow_because is not None:
+        err().print(f"{level} kernels: the slow reference path is in use, because {slow_because}", soft_wrap=True)
 
 
 class _Printer:
@@ -145,6 +158,14 @@ def _question(prompt: str | None) -> str:
     if not question.strip():
         raise RequestError("the prompt is empty", param="prompt", hint='taximeter ask "..."; or pipe it in')
     return question
+
+
+def _task(name: str | None) -> str | None:
+    """The name as the HTTP header takes it. Raises RequestError for one that no report could show."""
+    name = (name or "").strip()
+    if len(name) > _MAX_TASK_CHARACTERS or not name.isprintable():
+        raise RequestError(f"--task must be at most {_MAX_TASK_CHARACTERS} printable characters", param="task")
+    return name or None
 
 
 def _stdin_text() -> str:

@@ -8,12 +8,16 @@ Exit codes: 0 done, 1 failed, 2 called wrongly, 130 interrupted by Ctrl-C, 141 t
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -32,6 +36,7 @@ EXIT_BROKEN_PIPE: Final = 141
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
 """The `--json` flag that every command takes."""
 
+_UNWRITABLE: Final = frozenset({errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC})
 _CONTROLS: Final = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 _PIPED_WIDTH: Final = 200  # a file has no width; tables must not be folded for it
 
@@ -44,6 +49,15 @@ def out() -> Console:
 def err() -> Console:
     """Stderr, likewise."""
     return _console(to_stderr=True)
+
+
+@contextmanager
+def waiting(text: str) -> Generator[Callable[[str], None]]:
+    """Shows on a terminal's stderr that something takes its time, and what; gives a function that changes the text."""
+    from rich.text import Text  # noqa: PLC0415  # as in `_console`; a plain string would be read as markup
+
+    with err().status(Text(text)) as status:
+        yield lambda changed: status.update(Text(changed))
 
 
 def print_json(value: object, *, one_line: bool = False) -> None:
@@ -82,18 +96,34 @@ class Boundary(TyperGroup):
 def run_guarded(command: Callable[[], object], *, as_json: bool) -> int:
     """The exit code of `command`, its errors told on stderr. An exception that is not ours is a bug and gets out."""
     _tolerate_narrow_encodings()
+    if not _has_streams():
+        _tell("stdout is closed, so there is nowhere to print", None, kind="OutputFailed", as_json=as_json)
+        return EXIT_FAILED
+    try:
+        code = _run(command, as_json=as_json)
+        sys.stdout.flush()  # here, since nobody can catch what the interpreter's own flush at exit raises
+    except BrokenPipeError:
+        _abandon_stdout()
+        return EXIT_BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in _UNWRITABLE or error.filename is not None:
+            raise
+        with contextlib.suppress(OSError):  # stderr may be on the same full disk
+            _tell(f"the output could not be written: {error.strerror}", None, kind="OutputFailed", as_json=as_json)
+        _abandon_stdout()
+        return EXIT_FAILED
+    return code
+
+
+def _run(command: Callable[[], object], *, as_json: bool) -> int:
     try:
         result = command()
-        sys.stdout.flush()
     except TaximeterError as error:
         _tell(error.message, error.hint, kind=type(error).__name__, as_json=as_json)
         return EXIT_WRONG_CALL if isinstance(error, RequestError) else EXIT_FAILED
     except typer.TyperException as error:
         _tell(_sentence(error.format_message()), _where_help_is(error), kind="WrongCall", as_json=as_json)
         return error.exit_code
-    except BrokenPipeError:
-        _abandon_stdout()
-        return EXIT_BROKEN_PIPE
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
     return result if isinstance(result, int) else 0
@@ -121,8 +151,15 @@ def _where_help_is(error: typer.TyperException) -> str | None:
     return None if context is None else f"see {context.command_path} --help"
 
 
+def _has_streams() -> bool:
+    """Whether there is a stdout. Python has None where the caller closed one; a missing stderr is only silent."""
+    if getattr(sys, "stderr", None) is None:
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # until the program ends
+    return getattr(sys, "stdout", None) is not None
+
+
 def _abandon_stdout() -> None:
-    """Nobody reads on. Stdout must point somewhere, or the interpreter complains when it flushes at exit."""
+    """Nobody takes what we print. Stdout must point somewhere, or the interpreter complains when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -137,7 +174,16 @@ def _tolerate_narrow_encodings() -> None:
 def _console(*, to_stderr: bool) -> Console:
     from rich.console import Console  # noqa: PLC0415  # its import is a third of the time of --help
 
-    console = Console(stderr=to_stderr, highlight=False)
+    class Plain(Console):
+        """Strings are what they are: a model may be called `m[1]`, and a folder `:smile:`."""
+
+        def __init__(self) -> None:
+            super().__init__(stderr=to_stderr, markup=False, emoji=False, highlight=False)
+
+        def on_broken_pipe(self) -> NoReturn:
+            raise BrokenPipeError  # rich would end the program right here; `run_guarded` decides that
+
+    console = Plain()
     if not console.is_terminal:
         console.width = _PIPED_WIDTH
     return console

@@ -135,7 +135,7 @@ def _shown(name: str, *, quiet: bool) -> Generator[Report]:
 def _bar(name: str) -> Generator[Report]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err(), transient=True) as bars:
         task = bars.add_task(name, total=None)
         stage: Stage | None = None

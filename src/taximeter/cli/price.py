@@ -78,6 +78,8 @@ def price(
     """What a request costs and how long it takes, from published prices and two timings."""
     if batch and tier not in (None, "batch"):
         raise RequestError(f"--batch and --tier {tier} contradict each other", param="tier")
+    if not model.strip():
+        raise RequestError("--model is empty", param="model", hint="provider/model: anthropic/claude-sonnet-5-5")
     estimate = estimate_request(
         model=model,
         at=SYSTEM_CLOCK.utc_now() if at is None else parse_instant(at),
@@ -196,7 +198,12 @@ def parse_instant(text: str) -> datetime:
             ) from None
     else:
         instant = datetime(day.year, day.month, day.day, tzinfo=UTC)
-    return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+    if instant.tzinfo is None:
+        return instant.replace(tzinfo=UTC)
+    try:
+        return instant.astimezone(UTC)
+    except OverflowError:
+        raise RequestError(f"--at is {text!r}, which in UTC is outside the years 1 to 9999", param="at") from None
 
 
 def parse_ms(text: str, flag: str) -> int:
@@ -299,7 +306,11 @@ def _bars(estimate: Estimate, *, ascii_only: bool) -> RenderableType:
         first, second = (key.removesuffix("_percent") for key in share if key.endswith("_percent"))
         cells = round(share[f"{first}_ratio"] * _BAR_CELLS)
         bar = Text.assemble((full * cells, "cyan"), (empty * (_BAR_CELLS - cells), "magenta"))
-        words = [f"{share[f'{part}_percent']:>3} % {_SHARE_LABELS[part]}" for part in (first, second)]
+        words = [
+            f"{'<1' if not share[f'{part}_percent'] and share[f'{part}_ratio'] else share[f'{part}_percent']:>3} %"
+            f" {_SHARE_LABELS[part]}"
+            for part in (first, second)
+        ]
         grid.add_row(name, bar, *words)
     return grid
 

@@ -22,7 +22,7 @@ SHORT_ID: Final = 16
 """How much of an id is enough for `taximeter receipt` to find it: prefix, milliseconds and a random digit."""
 
 _WIDTH: Final = 68
-_MIN_WIDTH: Final = 50
+_MIN_WIDTH: Final = 40
 _LABEL_WIDTH: Final = 9
 _AMOUNT_WIDTH: Final = 13
 _THREE_DIGITS: Final = Context(prec=3)
@@ -169,15 +169,13 @@ class _Page:
         self._bar_cells = width - _LABEL_WIDTH - _AMOUNT_WIDTH
 
     def lines(self) -> Iterator[Text]:
-        yield from self._head()
-        yield Text()
-        yield from self._tokens()
-        yield Text()
-        yield from self._time()
-        yield Text()
-        yield from self._money()
-        yield Text()
-        yield from self._foot()
+        parts = (self._head(), self._tokens(), self._time(), self._money(), self._foot())
+        indents = (0, *[_LABEL_WIDTH + 2] * 3, 0)
+        for number, (part, indent) in enumerate(zip(parts, indents, strict=True)):
+            if number:
+                yield Text()
+            for line in part:
+                yield from self._folded(line, indent)
 
     def _head(self) -> Iterator[Text]:
         receipt = self._receipt
@@ -185,12 +183,12 @@ class _Page:
         outcome = Text(f"{receipt.outcome}", style=outcome_style(receipt.outcome))
         if reasons:
             outcome.append(f": {reasons}", style="default")
-        yield self._apart(Text(receipt.model_served or receipt.request.model, style="bold"), outcome)
+        yield from self._apart(Text(receipt.model_served or receipt.request.model, style="bold"), outcome)
         by = [receipt.served_by or "served by nobody"]
         if receipt.work is not None and receipt.work.kernels is not None:
             by.append(receipt.work.kernels)
         when = f"{receipt.request.received_at:%Y-%m-%d %H:%M:%S} UTC"
-        yield self._apart(Text(", ".join(by)), Text(when))
+        yield from self._apart(Text(", ".join(by)), Text(when))
         names = {name: getattr(receipt.request, name) for name in ("task", "run", "session")}
         if any(names.values()):
             yield Text(", ".join(f"{name} {value}" for name, value in names.items() if value), style="dim")
@@ -232,7 +230,7 @@ class _Page:
         )
         yield self._row("time", bar, duration_text(timing.total_ns))
         if timing.first_token_ns is not None:
-            yield self._first_token(timing, timing.first_token_ns)
+            yield from self._first_token(timing, timing.first_token_ns)
         names = max((len(phase) for phase in phases), default=0)
         times = max((len(ms_text(spent_ns)) for spent_ns in phases.values()), default=0)
         for (phase, spent_ns), tenths in zip(phases.items(), shared_out(list(phases.values()), 1000), strict=True):
@@ -243,32 +241,42 @@ class _Page:
                 line.append(f"  {doing}", style="dim")
             yield line
 
-    def _first_token(self, timing: Timing, first_token_ns: int) -> Text:
-        """Where on the bar above the first token came; its words stand on the side that has room."""
+    def _first_token(self, timing: Timing, first_token_ns: int) -> Iterator[Text]:
+        """Where on the bar above the first token came, and the pace from then to the end; the words stand on the side
+        that has room."""
         at_cell = min(self._bar_cells - 1, first_token_ns * self._bar_cells // max(1, timing.total_ns))
-        words = f"first token {duration_text(first_token_ns)}"
+        right_cells = self._width - _LABEL_WIDTH - at_cell - 1
+        first = f"first token {duration_text(first_token_ns)}"
+        pace_ns = self._receipt.inter_token_ns
+        pace = "" if pace_ns is None else f"then {duration_text(pace_ns)} a token"
+        both = f"{first}, {pace}" if pace else first
+        places = ((both, "", ""), ("", both, ""), (first, pace, ""), (first, "", pace), ("", first, pace))
+        left, right, below = next(
+            (place for place in places if len(place[0]) < max(1, at_cell) and len(place[1]) < right_cells),
+            ("", "", both),
+        )
         line = self._label("")
-        if at_cell > len(words):
-            return line.append(f"{words} ".rjust(at_cell)).append(self._glyphs.mark, style="dim")
-        ruler = self._glyphs.corner + self._glyphs.line * (at_cell - 1) if at_cell else ""
-        return line.append(ruler + self._glyphs.mark, style="dim").append(f" {words}")
+        if left:
+            line.append(f"{left} ".rjust(at_cell))
+        elif at_cell:
+            line.append(self._glyphs.corner + self._glyphs.line * (at_cell - 1), style="dim")
+        line.append(self._glyphs.mark, style="dim").append(f" {right}" if right else "")
+        yield line
+        if below:
+            yield self._label("").append(below)
 
     def _doing(self, phase: Phase) -> str:
         """What was done in a phase, as far as it is known."""
-        receipt = self._receipt
-        said: list[str] = []
-        if receipt.work is not None:
-            counted = {
-                Phase.PREFILL: (receipt.work.prefill_passes, "pass", "passes"),
-                Phase.DECODE: (receipt.work.decode_passes, "pass", "passes"),
-                Phase.STALLED: (receipt.work.preemptions, "preemption", "preemptions"),
-            }.get(phase)
-            if counted is not None:
-                count, one, many = counted
-                said.append(f"{count:,} {one if count == 1 else many}")
-        if phase in (Phase.DECODE, Phase.UPSTREAM) and receipt.inter_token_ns is not None:
-            said.append(f"{duration_text(receipt.inter_token_ns)} a token")
-        return ", ".join(said)
+        work = self._receipt.work
+        counted = work and {
+            Phase.PREFILL: (work.prefill_passes, "pass", "passes"),
+            Phase.DECODE: (work.decode_passes, "pass", "passes"),
+            Phase.STALLED: (work.preemptions, "preemption", "preemptions"),
+        }.get(phase)
+        if not counted:
+            return ""
+        count, one, many = counted
+        return f"{count:,} {one if count == 1 else many}"
 
     def _money(self) -> Iterator[Text]:
         receipt = self._receipt
@@ -308,7 +316,7 @@ class _Page:
         bar = self._bar(zip(glyphs, cells, (_READ, _WRITTEN, "default"), strict=True))
         yield self._row(label, bar, self._amount(cost, beside))
         split = ", ".join(
-            f"{name} {percent} %"
+            f"{name} {percent or '<1'} %"
             for name, percent, amount in zip(sides, shared_out(amounts, 100), amounts, strict=True)
             if amount
         )
@@ -321,17 +329,28 @@ class _Page:
 
     def _foot(self) -> Iterator[Text]:
         basis = Text(_basis_text(self._receipt), style="dim")
-        identity = Text(self._receipt.id, style="dim")
-        if len(identity) + 2 + len(basis) <= self._width:
-            yield self._apart(identity, basis)
-        else:
-            yield identity
-            yield basis
+        yield from self._apart(Text(self._receipt.id, style="dim"), basis)
 
-    def _apart(self, left: Text, right: Text) -> Text:
-        """`left` at the left edge, `right` at the right one."""
-        gap = max(2, self._width - len(left) - len(right))
-        return Text.assemble(left, " " * gap, right)
+    def _apart(self, left: Text, right: Text) -> Iterator[Text]:
+        """`left` at the left edge, `right` at the right one; below each other where they do not fit."""
+        gap = self._width - len(left) - len(right)
+        if gap >= 2:
+            yield Text.assemble(left, " " * gap, right)
+        else:
+            yield left
+            yield right
+
+    def _folded(self, line: Text, indent: int) -> Iterator[Text]:
+        """A line that is too wide goes on in the next, `indent` cells in, from a word's beginning where it can."""
+        while len(line) > self._width:
+            space = line.plain.rfind(" ", indent + 1, self._width + 1)
+            cut = space if line.plain[:space].strip() and space > 0 else self._width
+            head, rest = line.divide([cut])
+            head.rstrip()
+            yield head
+            start = len(rest) - len(rest.plain.lstrip())
+            line = Text.assemble(" " * indent, rest[start:])
+        yield line
 
     def _label(self, text: str) -> Text:
         return Text.assemble((f"{text:<{_LABEL_WIDTH}}", "bold"))

@@ -14,7 +14,7 @@ from taximeter.settings import Settings
 
 _GAP: Final = 2
 _RIGHT: Final = ("in", "cached", "out", "TTFT", "total", "cost")
-_LEAST_TELLING: Final = ("cached", "TTFT", "outcome", "in", "model", "out")
+_LEAST_TELLING: Final = ("cached", "TTFT", "in", "out", "total", "cost", "model", "when, UTC", "outcome")
 
 
 def receipts(
@@ -111,18 +111,18 @@ def _columns(found: Sequence[Receipt]) -> dict[str, list[str]]:
 
 
 def fitting(columns: Mapping[str, Sequence[str]], width: int) -> Mapping[str, Sequence[str]]:
-    """As many of the columns as fit side by side: ids lose their random end first, then whole columns go, the least
-    telling ones before the others."""
+    """As many of the columns as fit side by side, each of them whole: the least telling one goes first, then ids lose
+    their random end, then the next columns go. What became of a request goes last; its id stays."""
     from taximeter.cli.receipt_view import SHORT_ID  # noqa: PLC0415
 
     def needed(shown: Mapping[str, Sequence[str]]) -> int:
         return sum(max(map(len, [heading, *texts])) + _GAP for heading, texts in shown.items()) - _GAP
 
     shown = dict(columns)
-    if needed(shown) > width:
-        shown["receipt"] = [text[:SHORT_ID] for text in shown["receipt"]]
     for heading in _LEAST_TELLING:
         if needed(shown) <= width:
             break
         del shown[heading]
+        if needed(shown) > width:
+            shown["receipt"] = [text[:SHORT_ID] for text in shown["receipt"]]
     return shown

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import typer
 
 from taximeter import __version__
-from taximeter.cli.console import JsonFlag, err, out, print_json, printable
+from taximeter.cli.console import JsonFlag, out, print_json, printable, waiting
 from taximeter.errors import UpstreamError
 from taximeter.records import ModelInfo, Receipt
 from taximeter.settings import Settings
@@ -36,6 +36,8 @@ _DEMO_QUESTION = "In one sentence: why is the sky blue?"
 _DEMO_BEGINNING = "The sky is blue because"
 _DEMO_TOKENS = 60
 _DEMO_PATIENCE_S = 300.0
+MAX_UNPRINTED = 1000
+"""How many receipts wait for a terminal that does not take them."""
 
 
 def serve(
@@ -62,8 +64,8 @@ def serve(
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     level, slow_because = kernel_level()
-    with err().status("loading") as status:
-        house = server.House.open(settings, model, status.update)
+    with waiting("loading") as say:
+        house = server.House.open(settings, model, say)
     printer = JsonLines(house) if as_json else Lines(house)
     journal = Journal(printer.receipt)
     house.relay.on_receipt = journal.add
@@ -81,7 +83,7 @@ def serve(
 
 class Journal:
     """Receipts as they come, and their sums. A thread of its own prints them, so that a terminal that hangs holds up
-    nobody's answer."""
+    nobody's answer. What it leaves unread is counted and no longer printed: the ledger has all of it."""
 
     def __init__(self, show: Callable[[Receipt], None]) -> None:
         self.receipts = 0
@@ -98,7 +100,8 @@ class Journal:
         if receipt.usage is not None:
             self.input_tokens += receipt.usage.input_tokens or 0
             self.output_tokens += receipt.usage.output_tokens or 0
-        self._arrived.put(receipt)
+        if self._arrived.qsize() < MAX_UNPRINTED:
+            self._arrived.put(receipt)
 
     def start(self, *, skip: str | None) -> None:
         """Print from now on, but not the receipt `skip`, which has been shown."""
@@ -112,13 +115,14 @@ class Journal:
             self._thread.join(timeout=1.0)
 
     def _print(self) -> None:
+        has_reader = True
         while (receipt := self._arrived.get()) is not None:
-            if receipt.id == self._skip:
+            if receipt.id == self._skip or not has_reader:
                 continue
             try:
                 self._show(receipt)
             except OSError:  # nobody reads what we print; we serve on
-                return
+                has_reader = False
 
 
 class Lines:
@@ -185,6 +189,8 @@ class Lines:
                 f"; {duration_text(statement.wall_ns)} of the machine: {money_text(statement.charged)} on receipts"
                 f" + {money_text(statement.idle)} idle = {money_text(statement.total)}"
             )
+        if lost := _receipts_lost(self._house):
+            said += f"; {lost:,} receipt{'' if lost == 1 else 's'} LOST: not in the ledger"
         self._console.print()
         self._console.print(said, soft_wrap=True)
 
@@ -211,6 +217,7 @@ class JsonLines:
         closed = {
             "event": "closed",
             "receipts": journal.receipts,
+            "receipts_lost": _receipts_lost(self._house),
             "input_tokens": journal.input_tokens,
             "output_tokens": journal.output_tokens,
             "machine": _statement(self._house),
@@ -289,6 +296,11 @@ def _terms(settings: Settings) -> str:
 
 def _without_password(url: str) -> str:
     return re.sub(r"(?<=://)([^/@:]*):[^/@]*@", r"\1:***@", url)
+
+
+def _receipts_lost(house: House) -> int:
+    """How many receipts of this run the ledger does not have, wherever they were lost."""
+    return house.ledger.counts().lost + house.relay.receipts_lost
 
 
 def _statement(house: House) -> MachineStatement | None:

@@ -60,6 +60,30 @@ def test_the_answer_comes_first_and_the_receipt_below(taximeter_home: Path) -> N
     assert "\x1b" not in text
 
 
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
+def test_a_slow_answer_says_why(taximeter_home: Path, form: list[str]) -> None:
+    """Once, on stderr, never in the answer; a program that asked for JSON reads it on the receipt."""
+    answer = subprocess.run(
+        [sys.executable, "-m", "taximeter", "ask", "hello", "-m", TINY, "--max-tokens", "2", *form],
+        env={**os.environ, "TAXIMETER_CPU_LEVEL": "reference"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    told = "reference kernels: the slow reference path is in use, because TAXIMETER_CPU_LEVEL asks for it"
+    assert answer.stderr.splitlines() == ([] if form else [told])
+    assert "slow" not in answer.stdout
+
+
+def test_a_model_in_a_strange_folder_answers(taximeter_home: Path, tmp_path: Path) -> None:
+    """A path is no markup, however it looks."""
+    folder = tmp_path / "m[" / "b]"
+    folder.parent.mkdir(parents=True)
+    folder.symlink_to(TINY, target_is_directory=True)
+    code, _, error = run("ask", "hello", "-m", str(folder), "--max-tokens", "2")
+    assert code == 0, error
+
+
 def test_an_answer_repeats_by_default(taximeter_home: Path, smollm2_path: Path) -> None:
     """The default model, by its name and greedily: the same words from stdin as from the argument."""
     first = json.loads(run("ask", "What is the capital of France?", "--json")[1])
@@ -86,6 +110,9 @@ def test_a_base_model_goes_on_with_the_text() -> None:
         (["ask"], "", "the prompt is empty"),
         (["ask", " \n"], None, "the prompt is empty"),
         (["ask", "-"], b"\xff\xfe", "the prompt on stdin is not UTF-8"),
+        (["ask", "hi", "--task", "two\nlines"], None, "--task must be at most 200 printable characters"),
+        (["ask", "hi", "--task", "x" * 201], None, "--task must be at most 200 printable characters"),
+        (["ask", "hi", "-m", "no[/b]-such[b]-model"], None, "no model file or folder at no[/b]-such[b]-model"),
         (["ask", "hi", "-m", "no-such-model"], None, "there is no model 'no-such-model'"),
         (["ask", "hi", "--max-tokens", "0"], None, "invalid value for '--max-tokens'"),
     ],
@@ -119,7 +146,8 @@ def test_an_interrupted_answer_has_a_receipt(taximeter_home: Path, smollm2_path:
         process.send_signal(signal.SIGINT)
         rest, error = process.stdout.read(), process.stderr.read()
     assert process.returncode == 130
-    assert error == b""
+    assert error == b"" or b"slow reference path" in error.splitlines()[0]
+    assert b"Traceback" not in error
     assert b"aborted: cancelled" in rest
     assert json.loads(run("receipt", "--json")[1])["outcome"] == "aborted"
 
@@ -146,7 +174,7 @@ def test_the_list_has_a_line_for_each_receipt_newest_first(taximeter_home: Path)
 
 
 def test_a_narrow_terminal_gets_fewer_columns_not_cut_ones() -> None:
-    """Ids become short first, then the least telling columns go; what stays is whole."""
+    """The least telling columns go, ids become short, what stays is whole; what became of a request goes last."""
     columns = {
         "when, UTC": ["10-29 16:42:10"],
         "model": ["smollm2-135m-instruct"],
@@ -160,7 +188,10 @@ def test_a_narrow_terminal_gets_fewer_columns_not_cut_ones() -> None:
         "receipt": ["rcpt_01kbr9w8w8abcdefghjkmn"],
     }
     assert fitting(columns, 200) == columns
-    assert fitting(columns, 113)["receipt"] == ["rcpt_01kbr9w8w8a"]
-    assert list(fitting(columns, 113)) == list(columns)
-    assert list(fitting(columns, 80)) == ["when, UTC", "model", "out", "total", "cost", "receipt"]
-    assert list(fitting(columns, 20)) == ["when, UTC", "total", "cost", "receipt"]
+    assert list(fitting(columns, 117)) == [heading for heading in columns if heading != "cached"]
+    assert fitting(columns, 100)["receipt"] == ["rcpt_01kbr9w8w8a"]
+    for width in range(28, 121):
+        shown = fitting(columns, width)
+        assert {"outcome", "receipt"} <= shown.keys() or width < 40
+        assert sum(max(len(heading), len(texts[0])) + 2 for heading, texts in shown.items()) - 2 <= width
+        assert all(shown[heading] == columns[heading] for heading in shown if heading != "receipt")

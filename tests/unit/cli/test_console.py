@@ -70,6 +70,15 @@ def test_an_error_is_json_when_json_was_asked_for(capsys: pytest.CaptureFixture[
     }
 
 
+@pytest.mark.parametrize("name", ["my[models]-x", "/data/[/x]", "a[b]c[/b]", ":smile:"])
+def test_names_are_printed_as_they_are(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing in them is an instruction about colours, or a picture."""
+    console.out().print(f"model {name}")
+    with console.waiting(f"loading {name}") as say:
+        say(f"still loading {name}")
+    assert capsys.readouterr().out == f"model {name}\n"
+
+
 def test_a_bug_keeps_its_traceback() -> None:
     """What is not ours is not dressed up as a mistake of the caller."""
     with pytest.raises(ZeroDivisionError):
@@ -112,10 +121,11 @@ def test_a_bad_variable_is_told_by_every_command(taximeter_home: Path, monkeypat
         assert error.startswith("taximeter: TAXIMETER_PORT is 'http': it must be a port number")
 
 
-def test_a_closed_pipe_is_quiet(taximeter_home: Path) -> None:
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
+def test_a_closed_pipe_is_quiet(taximeter_home: Path, form: list[str]) -> None:
     """`taximeter ... | head` ends without a word, as other commands do."""
     with subprocess.Popen(
-        [sys.executable, "-m", "taximeter", "models", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "taximeter", "models", *form], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -127,11 +127,11 @@ tokens        35 in   3 fresh + 32 cached
               48 out
 
 time     ▓▓▓▓▓█████████████████████████████████████████      1.204 s
-         └───┴ first token 121.5 ms
+         └───┴ first token 121.5 ms, then 23.0 ms a token
          ░ gateway      1.2 ms    0.1 %
          ▒ queue       <0.1 ms   <0.1 %
          ▓ prefill    120.3 ms   10.0 %  1 pass
-         █ decode   1,082.5 ms   89.9 %  47 passes, 23.0 ms a token
+         █ decode   1,082.5 ms   89.9 %  47 passes
 
 money    █████████████████████████████████████░░░░░░░░░   $0.0001361
          81.4 % of the machine for 1.204 s, at $0.50/h

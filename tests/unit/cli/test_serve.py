@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from taximeter.cli.serve import Journal
+from taximeter.cli.serve import MAX_UNPRINTED, Journal
 from tests.unit.cli.test_receipt_view import RECEIPT
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -134,3 +136,39 @@ def test_a_journal_whose_reader_is_gone_still_counts() -> None:
     journal.add(RECEIPT)
     journal.close()
     assert (journal.receipts, journal.input_tokens, journal.output_tokens) == (2, 70, 96)
+
+
+def test_a_journal_whose_reader_is_gone_keeps_nothing() -> None:
+    """A server that serves on for weeks without its terminal must not fill the memory with what it would say."""
+
+    def broken(_: object) -> None:
+        raise BrokenPipeError
+
+    journal = Journal(broken)
+    journal.start(skip=None)
+    receipt = dataclasses.replace(RECEIPT, id="rcpt_unread")
+    held = sys.getrefcount(receipt)
+    for _ in range(MAX_UNPRINTED):
+        journal.add(receipt)
+    journal.close()
+    assert sys.getrefcount(receipt) == held
+    assert journal.receipts == MAX_UNPRINTED
+
+
+def test_a_journal_whose_reader_hangs_keeps_a_bounded_number() -> None:
+    """What a stopped terminal does not take is counted, and beyond a limit no longer kept for it."""
+    reads_on = threading.Event()
+    shown: list[object] = []
+
+    def hanging(receipt: object) -> None:
+        reads_on.wait()
+        shown.append(receipt)
+
+    journal = Journal(hanging)
+    journal.start(skip=None)
+    for _ in range(2 * MAX_UNPRINTED):
+        journal.add(RECEIPT)
+    reads_on.set()
+    journal.close()
+    assert MAX_UNPRINTED <= len(shown) <= MAX_UNPRINTED + 1
+    assert journal.receipts == 2 * MAX_UNPRINTED

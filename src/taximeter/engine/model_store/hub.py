@@ -63,8 +63,9 @@ def fetch(reference: HubReference) -> Path:
     # A second to import, and it reads its environment while it does: only when it is needed.
     import huggingface_hub as hub  # noqa: PLC0415
     from huggingface_hub import errors  # noqa: PLC0415
-    from huggingface_hub.utils import disable_progress_bars  # noqa: PLC0415
+    from huggingface_hub.utils import disable_progress_bars, logging  # noqa: PLC0415
 
+    logging.set_verbosity_error()  # it tells of every retry; what comes of them is told below
     if not sys.stderr.isatty():
         disable_progress_bars()
     try:

@@ -110,6 +110,12 @@ class ModelStore:
 
     def remove(self, name: str) -> bool:
         """Delete a pulled model. Gives whether there was one. Raises ModelNotFound."""
+        if self._is_path(name):
+            raise ModelNotFound(
+                f"{name} is no pulled model, and only those are removed",
+                param="model",
+                hint="`taximeter models` lists them by name",
+            )
         model = self._spec(name)
         if not self._look(model).pulled:
             return False
@@ -122,8 +128,12 @@ class ModelStore:
             raise self._not_found(name)
         return self._published[name]
 
+    @staticmethod
+    def _is_path(reference: str) -> bool:
+        return "/" in reference or reference.endswith(_GGUF)
+
     def _not_found(self, reference: str) -> ModelNotFound:
-        if "/" in reference or reference.endswith(_GGUF):
+        if self._is_path(reference):
             return ModelNotFound(f"there is no model file or folder at {reference}", param="model")
         close = [name for name in self._published if name.startswith(reference)]
         close = close or difflib.get_close_matches(reference, self._published, n=1)
