@@ -134,6 +134,27 @@ def test_a_closed_pipe_is_quiet(taximeter_home: Path, form: list[str]) -> None:
     assert process.returncode == console.EXIT_BROKEN_PIPE
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+@pytest.mark.parametrize("form", [["models"], ["models", "--json"], ["--version"], ["models", "--help"]])
+def test_output_that_cannot_be_written_is_one_line(taximeter_home: Path, form: list[str]) -> None:
+    """A full disk is a failure like any other, also where only the last flush meets it."""
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        result = subprocess.run(
+            [sys.executable, "-m", "taximeter", *form], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert "the output could not be written: No space left on device" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert result.returncode == 1
+
+
+def test_a_closed_stdout_is_one_line(taximeter_home: Path) -> None:
+    """`taximeter receipts >&-` has nowhere to print."""
+    command = f"exec {shlex.quote(sys.executable)} -m taximeter receipts >&-"
+    result = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+    assert result.stderr == "taximeter: stdout is closed, so there is nowhere to print\n"
+    assert result.returncode == 1
+
+
 def test_help_and_version_load_nothing_heavy(taximeter_home: Path) -> None:
     """The command line answers at once: arrays, databases, servers and weights are imported by those who need them."""
     program = (

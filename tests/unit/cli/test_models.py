@@ -62,6 +62,16 @@ def test_an_unknown_name_is_a_wrong_call(taximeter_home: Path) -> None:
     assert "did you mean smollm2-135m-instruct?" in error
 
 
+def test_only_pulled_models_are_removed(taximeter_home: Path, tmp_path: Path) -> None:
+    """A file of one's own is not ours to delete, and it is not said to be missing."""
+    own = tmp_path / "own.gguf"
+    own.write_bytes(b"mine")
+    code, _, error = run("models", "remove", str(own))
+    assert code == 2
+    assert f"{own} is no pulled model, and only those are removed" in error
+    assert own.read_bytes() == b"mine"
+
+
 def test_removing_what_is_not_here_changes_nothing(
     taximeter_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

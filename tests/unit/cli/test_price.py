@@ -46,6 +46,9 @@ def as_json(*arguments: str) -> Any:
             "3,001 cached",
         ),
         ((*SONNET, "--input", "3000", "--output", "4", "--at", "yesterday"), "neither a day nor an instant"),
+        ((*SONNET, "--input", "1", "--output", "4", "--at", "9999-12-31T23:59:59-12:00"), "outside the years"),
+        ((*SONNET, "--input", "1", "--output", "4", "--at", "0001-01-01T00:00+12:00"), "outside the years"),
+        (("--model", "", "--input", "1", "--output", "4"), "--model is empty"),
         ((*SONNET, "--input", "3000", "--output", "4", "--ttft-ms", "fast"), "not a number of milliseconds"),
         ((*SONNET, "--input", "3000", "--output", "4", "--ttft-ms", "5", "--itl-ms", "-1"), "no time to wait"),
         ((*SONNET, "--input", "3000", "--output", "4", "--itl-ms", "20"), "--ttft-ms is missing"),
@@ -155,6 +158,12 @@ def test_the_page():
         "first token after 500 ms, then 399 x 20 ms = 7.98 s; 8.48 s in all",
         f"price from {SOURCE} (from 2026-10-14); the cost is assumed",
     ]
+
+
+def test_a_small_share_is_not_printed_as_none():
+    """One token beside a thousand is below one percent; none at all is zero."""
+    assert " <1 % input " in run(*SONNET, "--input", "1", "--output", "1000").stdout
+    assert "  0 % input " in run(*SONNET, "--input", "0", "--output", "1000").stdout
 
 
 def test_the_documented_page_is_printed():

@@ -169,7 +169,7 @@ def test_a_terminal_without_unicode_gets_ascii() -> None:
     text = plain(ReceiptView(RECEIPT), encoding="ascii")
     assert text.isascii()
     assert "time     =====#####" in text
-    assert "         '---^ first token 121.5 ms" in text
+    assert "         '---^ first token 121.5 ms, then 23.0 ms a token\n" in text
     assert "money    #####################################.........   $0.0001361" in text
 
 
@@ -190,9 +190,49 @@ def test_colours_only_where_a_terminal_shows_them() -> None:
 @pytest.mark.parametrize("receipt", [RECEIPT, REFUSED])
 @pytest.mark.parametrize("width", [50, 60, 68, 120])
 def test_no_line_is_wider_than_the_block(receipt: Receipt, width: int) -> None:
-    """It fits a narrow terminal, and does not sprawl over a wide one."""
+    """It fits a narrow terminal with every word it has, and does not sprawl over a wide one."""
     lines = plain(ReceiptView(receipt), width=width).splitlines()
     assert max(map(len, lines)) <= min(width, 68)
+    bars = str.maketrans("", "", "░▒▓█└─┴,")
+    words = [plain(ReceiptView(receipt), width=one).translate(bars).split() for one in (width, 68)]
+    assert sorted(words[0]) == sorted(words[1])
+
+
+def test_a_word_too_long_for_the_block_is_folded_not_cut() -> None:
+    """A model may have any name: all of it is there."""
+    name = "owner/" + "very-" * 20 + "long"
+    lines = plain(ReceiptView(replace(RECEIPT, model_served=name)), width=50).splitlines()
+    assert max(map(len, lines)) <= 50
+    assert "".join(lines[:3]).startswith(name)
+
+
+@pytest.mark.parametrize("first_token_ns", range(0, 1001, 20))
+@pytest.mark.parametrize("width", [50, 68])
+def test_the_first_token_and_the_pace_are_always_named(first_token_ns: int, width: int) -> None:
+    """Wherever the mark stands, the words are whole beside it or below it."""
+    timing = Timing(
+        prefill_ns=first_token_ns, decode_ns=1000 - first_token_ns, total_ns=1000, first_token_ns=first_token_ns
+    )
+    text = plain(ReceiptView(replace(RECEIPT, timing=timing)), width=width)
+    assert "first token " in text
+    assert "ms a token" in text
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_the_pace_is_not_on_the_row_of_a_phase() -> None:
+    """It holds every wait from the first token to the end, so a phase that is only part of that must not claim it."""
+    timing = Timing(prefill_ns=100, decode_ns=100, stalled_ns=800, total_ns=1000, first_token_ns=100)
+    text = plain(ReceiptView(replace(RECEIPT, timing=timing)))
+    [row] = [line for line in text.splitlines() if " decode " in line]
+    assert "token" not in row
+
+
+def test_a_share_of_something_is_never_nothing() -> None:
+    """What costs little beside the rest is below one percent, not zero."""
+    little = replace(
+        PRICED, lines=(cost_line("input_fresh_tokens", 1, "0.000001"), cost_line("output_text_tokens", 1, "1"))
+    )
+    assert "input <1 %, output 100 %" in plain(ReceiptView(replace(RECEIPT, cost_priced_as=little)))
 
 
 def test_the_first_token_is_named_on_the_side_that_has_room() -> None:

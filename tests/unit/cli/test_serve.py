@@ -12,10 +12,13 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from taximeter.cli.serve import MAX_UNPRINTED, Journal
+from taximeter.cli.serve import MAX_UNPRINTED, Journal, Lines
+from taximeter.serve import House
 from tests.unit.cli.test_receipt_view import RECEIPT
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -172,3 +175,20 @@ def test_a_journal_whose_reader_hangs_keeps_a_bounded_number() -> None:
     journal.close()
     assert MAX_UNPRINTED <= len(shown) <= MAX_UNPRINTED + 1
     assert journal.receipts == 2 * MAX_UNPRINTED
+
+
+def test_the_closing_line_names_lost_receipts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those the ledger lost and those that never reached it, as one sum; nothing is said where none is lost."""
+
+    def closing_line(ledger_lost: int, relay_lost: int) -> str:
+        house = SimpleNamespace(
+            ledger=SimpleNamespace(counts=lambda: SimpleNamespace(lost=ledger_lost)),
+            relay=SimpleNamespace(receipts_lost=relay_lost),
+            machine=None,
+            backend=SimpleNamespace(machine_time=lambda: None),
+        )
+        Lines(cast("House", house)).sum_up(Journal(lambda _: None))
+        return capsys.readouterr().out
+
+    assert closing_line(2, 1).rstrip().endswith("; 3 receipts LOST: not in the ledger")
+    assert "LOST" not in closing_line(0, 0)
