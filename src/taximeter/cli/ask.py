@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,7 @@ from taximeter.cli.console import JsonFlag, err, out, print_json, printable, wai
 from taximeter.clock import SYSTEM_CLOCK
 from taximeter.errors import RequestError
 from taximeter.records import (
+    MOST_GROUP_NAME_CHARACTERS,
     ChoiceFinished,
     Dialect,
     Message,
@@ -25,6 +26,7 @@ from taximeter.records import (
     Request,
     Sampling,
     TokensGenerated,
+    is_group_name,
     new_id,
 )
 from taximeter.settings import Settings
@@ -32,8 +34,6 @@ from taximeter.settings import Settings
 if TYPE_CHECKING:
     from taximeter.gateway import Exchange
     from taximeter.serve import House
-
-_MAX_TASK_CHARACTERS: Final = 200
 
 
 def ask(
@@ -163,8 +163,8 @@ def _question(prompt: str | None) -> str:
 def _task(name: str | None) -> str | None:
     """The name as the HTTP header takes it. Raises RequestError for one that no report could show."""
     name = (name or "").strip()
-    if len(name) > _MAX_TASK_CHARACTERS or not name.isprintable():
-        raise RequestError(f"--task must be at most {_MAX_TASK_CHARACTERS} printable characters", param="task")
+    if not is_group_name(name):
+        raise RequestError(f"--task must be at most {MOST_GROUP_NAME_CHARACTERS} printable characters", param="task")
     return name or None
 
 

@@ -22,12 +22,20 @@ from taximeter.gateway.errors import DoorError, Headers, as_http
 from taximeter.gateway.relay import Exchange, Relay
 from taximeter.providers import sse
 from taximeter.providers.openai import Call, Endpoint, model_named_in
-from taximeter.records import ChoiceFinished, Outcome, Request, Served, TokensGenerated, new_id
+from taximeter.records import (
+    MOST_GROUP_NAME_CHARACTERS,
+    ChoiceFinished,
+    Outcome,
+    Request,
+    Served,
+    TokensGenerated,
+    is_group_name,
+    new_id,
+)
 
 _log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 10 * 1024 * 1024
-_MAX_GROUP_CHARACTERS = 200
 _LONG_BODY_BYTES = 64 * 1024  # reading one takes milliseconds or more, in which no stream would move
 _JSON: Headers = [(b"content-type", b"application/json")]
 _STREAM: Headers = [(b"content-type", sse.MEDIA_TYPE.encode()), (b"cache-control", b"no-store")]
@@ -246,8 +254,8 @@ def _groups(scope: Scope) -> _Groups:
 
 def _group(headers: dict[bytes, bytes], name: str) -> str | None:
     value = headers.get(name.encode(), b"").decode("utf-8", "replace").strip()
-    if len(value) > _MAX_GROUP_CHARACTERS or not value.isprintable() or "\N{REPLACEMENT CHARACTER}" in value:
+    if not is_group_name(value):
         raise RequestError(
-            f"the header {name} must be at most {_MAX_GROUP_CHARACTERS} printable characters in UTF-8", param=name
+            f"the header {name} must be at most {MOST_GROUP_NAME_CHARACTERS} printable characters in UTF-8", param=name
         )
     return value or None

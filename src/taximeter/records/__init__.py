@@ -29,12 +29,21 @@ from taximeter.records.money import (
     exact_sum,
 )
 from taximeter.records.receipt import Outcome, Receipt, inter_token_ns
-from taximeter.records.request import Dialect, Message, Prompt, Request, Sampling
+from taximeter.records.request import (
+    MOST_GROUP_NAME_CHARACTERS,
+    Dialect,
+    Message,
+    Prompt,
+    Request,
+    Sampling,
+    is_group_name,
+)
 from taximeter.records.timing import Phase, Stopwatch, Timing
 from taximeter.records.usage import Usage, Work
 
 __all__ = [
     "EXACT",
+    "MOST_GROUP_NAME_CHARACTERS",
     "NS_PER_HOUR",
     "PICODOLLARS_PER_DOLLAR",
     "Answer",
@@ -71,6 +80,7 @@ __all__ = [
     "decimal_text",
     "exact_sum",
     "inter_token_ns",
+    "is_group_name",
     "new_id",
     "to_json",
     "weakest",

@@ -94,6 +94,14 @@ class Sampling:
     ignore_eos: bool = False
 
 
+MOST_GROUP_NAME_CHARACTERS = 200
+
+
+def is_group_name(text: str) -> bool:
+    """Whether `text` can name a task, a run or a session: short and printable, as every report will have to print it."""
+    return len(text) <= MOST_GROUP_NAME_CHARACTERS and text.isprintable() and "\N{REPLACEMENT CHARACTER}" not in text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One request as receipts remember it: everything but its words.
