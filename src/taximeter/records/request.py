@@ -98,7 +98,7 @@ MOST_GROUP_NAME_CHARACTERS = 200
 
 
 def is_group_name(text: str) -> bool:
-    """Whether `text` can name a task, a run or a session: short and printable, as every report will have to print it."""
+    """Whether `text` can name a task, a run or a session: short and printable, since every report prints it."""
     return len(text) <= MOST_GROUP_NAME_CHARACTERS and text.isprintable() and "\N{REPLACEMENT CHARACTER}" not in text
 
 
