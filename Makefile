@@ -80,6 +80,7 @@ $(PY):
 
 $(VENV)/.installed: pyproject.toml $(NATIVE) | $(PY)
 	$(call pip,Installing Taximeter and building its kernels; this takes a minute or two,install --editable .)
+	@$(PY) -m compileall -q src  # pip does that for what it copies, but an editable installation is not copied
 	@$(PY) -c 'from taximeter.engine import kernels as k; print("kernels:", k.level()); k.reason() and print("This is slow:", k.reason())'
 	@touch $@
 

@@ -6,6 +6,11 @@
 
 #include <cstdint>
 
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace taximeter {
 namespace {
 
@@ -13,9 +18,9 @@ struct Registers {
     std::uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
 };
 
-Registers cpuid(std::uint32_t leaf) noexcept {
+Registers cpuid(std::uint32_t leaf, std::uint32_t subleaf = 0) noexcept {
     Registers r;
-    __get_cpuid_count(leaf, 0, &r.eax, &r.ebx, &r.ecx, &r.edx);
+    __get_cpuid_count(leaf, subleaf, &r.eax, &r.ebx, &r.ecx, &r.edx);
     return r;
 }
 
@@ -29,18 +34,34 @@ std::uint64_t saved_state() noexcept {
     return static_cast<std::uint64_t>(high) << 32 | low;
 }
 
-CpuLevel probe() noexcept {
-    const Registers basic = cpuid(1), extended = cpuid(7);
-    const bool os_xsave = has(basic.ecx, 27), avx = has(basic.ecx, 28), fma = has(basic.ecx, 12);
-    if (!os_xsave || !avx || !fma || !has(extended.ebx, 5)) return CpuLevel::portable;
+// Tile registers are large, so a process must ask Linux before it may use them; threads started later inherit the answer.
+bool may_use_tiles() noexcept {
+#if defined(__linux__) && defined(SYS_arch_prctl)
+    constexpr long request_permission = 0x1023, tile_data = 18;
+    return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+#else
+    return false;
+#endif
+}
 
-    constexpr std::uint64_t ymm = 0b110, zmm = 0b1110'0110;
+CpuLevel probe() noexcept {
+    const Registers basic = cpuid(1), extended = cpuid(7), more = cpuid(7, 1);
+    const bool os_xsave = has(basic.ecx, 27), avx = has(basic.ecx, 28), fma = has(basic.ecx, 12), f16c = has(basic.ecx, 29);
+    if (!os_xsave || !avx || !fma || !f16c || !has(extended.ebx, 5)) return CpuLevel::portable;
+
+    constexpr std::uint64_t ymm = 0b110, zmm = 0b1110'0110, tiles = 0b11 << 17;
     const std::uint64_t saved = saved_state();
     if ((saved & ymm) != ymm) return CpuLevel::portable;
 
     const bool f = has(extended.ebx, 16), dq = has(extended.ebx, 17), bw = has(extended.ebx, 30),
-               vl = has(extended.ebx, 31);
-    return f && dq && bw && vl && (saved & zmm) == zmm ? CpuLevel::avx512 : CpuLevel::avx2;
+               vl = has(extended.ebx, 31), vnni = has(extended.ecx, 11);
+    if (!(f && dq && bw && vl && vnni && (saved & zmm) == zmm)) return CpuLevel::avx2;
+    if (!has(more.eax, 5)) return CpuLevel::avx512;
+
+    const bool tile = has(extended.edx, 24), tile_int8 = has(extended.edx, 25), tile_bf16 = has(extended.edx, 22);
+    if (!(TAXIMETER_AMX && tile && tile_int8 && tile_bf16 && (saved & tiles) == tiles && may_use_tiles()))
+        return CpuLevel::avx512_bf16;
+    return CpuLevel::amx;
 }
 
 }  // namespace

@@ -3,9 +3,13 @@
 
 namespace taximeter {
 
-enum class CpuLevel { portable, avx2, avx512 };
+//   avx2         AVX2, FMA, F16C
+//   avx512       F, BW, DQ, VL and VNNI on top of it (processors with the first four only stay at avx2)
+//   avx512_bf16  BF16 on top of that
+//   amx          the tile units for int8 and bf16 on top of that
+enum class CpuLevel { portable, avx2, avx512, avx512_bf16, amx };
 
-// The highest level that may run here. avx2 stands for AVX2 with FMA; avx512 for F, BW, DQ and VL on top of it.
+// The highest level that may run here. The first call asks the operating system for the tile units' state.
 CpuLevel cpu_level() noexcept;
 
 }  // namespace taximeter

@@ -9,11 +9,12 @@
 namespace taximeter {
 namespace {
 
-constexpr std::align_val_t kAlignment{64};
 constexpr std::uint32_t kOpen = 1, kOneInside = 2;
 
-// About ten microseconds: the time Python needs between two kernels of a step. After that a waiting thread sleeps.
-constexpr int kSpins = 200;
+// How long a thread looks again and again before it sleeps. Between two steps: about what Python needs from one to the next,
+// so that a busy engine does not wake its threads at every token and an idle one sleeps at once. Inside a step, where the
+// others are microseconds away: longer, but giving the processor away between looks.
+constexpr int kSpinsBetweenJobs = 4000, kSpinsAtBarrier = 2000, kYieldsAtBarrier = 200;
 
 void pause() noexcept {
 #if TAXIMETER_X86
@@ -23,35 +24,39 @@ void pause() noexcept {
 #endif
 }
 
-// Waits until `value` is no longer `old`: spins briefly, then sleeps.
-void wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t old) noexcept {
-    for (int i = 0; i < kSpins; ++i) {
+// Waits until `value` is no longer `old`: spins, then gives way, then sleeps.
+void wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t old, int spins, int yields) noexcept {
+    for (int i = 0; i < spins; ++i) {
         if (value.load(std::memory_order_acquire) != old) return;
         pause();
+    }
+    for (int i = 0; i < yields; ++i) {
+        if (value.load(std::memory_order_acquire) != old) return;
+        std::this_thread::yield();
     }
     value.wait(old, std::memory_order_acquire);
 }
 
 }  // namespace
 
-void ThreadPool::Free::operator()(float* p) const noexcept { ::operator delete(p, kAlignment); }
+void Team::wait_for(std::uint32_t old) noexcept {
+    while (phase_.load(std::memory_order_acquire) == old) wait_while(phase_, old, kSpinsAtBarrier, kYieldsAtBarrier);
+}
 
 ThreadPool::ThreadPool(int threads) { start(threads); }
 
 void ThreadPool::start(int threads) {
     scratch_.resize(static_cast<std::size_t>(threads));
-    scratch_floats_ = 0;
-    for (int i = 1; i < threads; ++i) {
-        workers_.emplace_back([this, i] { work_until_stopped(static_cast<std::size_t>(i)); });
-    }
+    scratch_bytes_ = 0;
+    team_.threads_ = threads;
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work_until_stopped(i); });
 }
 
 void ThreadPool::resize(int threads) {
     const std::lock_guard turn(turn_);
     if (threads == this->threads()) return;
     stopping_.store(true, std::memory_order_relaxed);
-    bell_.fetch_add(1, std::memory_order_release);
-    bell_.notify_all();
+    ring();
     for (std::thread& worker : workers_) worker.join();
     workers_.clear();
     scratch_.clear();
@@ -59,52 +64,77 @@ void ThreadPool::resize(int threads) {
     start(threads);
 }
 
-void ThreadPool::run(std::int64_t tasks, std::size_t scratch_floats, Task task, const void* job) {
+void ThreadPool::provide_scratch(std::size_t bytes) {
+    if (bytes <= scratch_bytes_) return;
+    for (Memory& scratch : scratch_) scratch = Memory(bytes, Memory::Pages::huge);
+    scratch_bytes_ = bytes;
+}
+
+void ThreadPool::run(std::int64_t tasks, std::size_t scratch_bytes, Task task, void* job) {
     const std::lock_guard turn(turn_);
-    if (scratch_floats > scratch_floats_) {
-        for (Scratch& scratch : scratch_) {
-            scratch.reset(static_cast<float*>(::operator new(scratch_floats * sizeof(float), kAlignment)));
-        }
-        scratch_floats_ = scratch_floats;
-    }
+    provide_scratch(scratch_bytes);
     task_ = task;
+    together_ = nullptr;
     job_ = job;
     tasks_ = tasks;
-    next_.store(0, std::memory_order_relaxed);
+    team_.next_.store(0, std::memory_order_relaxed);
 
     const bool shared = tasks > 1 && !workers_.empty();
     if (shared) {
         door_.store(kOpen, std::memory_order_release);
-        bell_.fetch_add(1, std::memory_order_release);
-        bell_.notify_all();
+        ring();
     }
-    claim_tasks(0);
+    take_part(0);
     if (!shared) return;
     std::uint32_t inside = door_.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen;
     while (inside != 0) {
-        wait_while(door_, inside);
+        wait_while(door_, inside, kSpinsAtBarrier, kYieldsAtBarrier);
         inside = door_.load(std::memory_order_acquire);
     }
 }
 
-void ThreadPool::work_until_stopped(std::size_t index) noexcept {
+void ThreadPool::together(std::size_t scratch_bytes, Together function, void* job) {
+    const std::lock_guard turn(turn_);
+    provide_scratch(scratch_bytes);
+    together_ = function;
+    job_ = job;
+    team_.next_.store(0, std::memory_order_relaxed);
+    if (!workers_.empty()) {
+        door_.store(kOpen, std::memory_order_release);
+        ring();
+    }
+    take_part(0);
+    // Nobody finds the door shut before coming in: the last barrier needs everybody.
+    team_.barrier([this]() noexcept { door_.fetch_and(~kOpen, std::memory_order_acq_rel); });
+    for (std::uint32_t inside; (inside = door_.load(std::memory_order_acquire)) != 0;)
+        wait_while(door_, inside, kSpinsAtBarrier, kYieldsAtBarrier);
+}
+
+void ThreadPool::ring() noexcept {
+    bell_.fetch_add(1, std::memory_order_release);
+    bell_.notify_all();
+}
+
+void ThreadPool::work_until_stopped(int index) noexcept {
     std::uint32_t heard = 0;  // a bell rung before this thread listened only costs one look at the door
     for (;;) {
-        wait_while(bell_, heard);
+        wait_while(bell_, heard, kSpinsBetweenJobs, 0);
         heard = bell_.load(std::memory_order_acquire);
         if (stopping_.load(std::memory_order_relaxed)) return;
         if (!enter()) continue;
-        claim_tasks(index);
+        take_part(index);
+        if (together_ != nullptr) team_.barrier([this]() noexcept { door_.fetch_and(~kOpen, std::memory_order_acq_rel); });
         leave();
     }
 }
 
-void ThreadPool::claim_tasks(std::size_t index) noexcept {
-    for (;;) {
-        const std::int64_t task = next_.fetch_add(1, std::memory_order_relaxed);
-        if (task >= tasks_) return;
-        task_(job_, task, scratch_[index].get());
+void ThreadPool::take_part(int index) noexcept {
+    std::uint8_t* scratch = scratch_[static_cast<std::size_t>(index)].as();
+    if (together_ != nullptr) {
+        together_(job_, team_, index, scratch);
+        return;
     }
+    for (std::int64_t task; (task = team_.claim()) < tasks_;) task_(job_, task, scratch);
 }
 
 bool ThreadPool::enter() noexcept {

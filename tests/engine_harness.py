@@ -16,7 +16,7 @@ from taximeter.clock import SYSTEM_CLOCK, Clock
 from taximeter.engine.backend import EmbeddedBackend
 from taximeter.engine.chat_template import ChatTemplate
 from taximeter.engine.core import EngineCore, EngineOptions
-from taximeter.engine.models import Batch, KVMemory, Model, load_model
+from taximeter.engine.models import Batch, KVMemory, Model, layer_groups, load_model
 from taximeter.engine.models.decoder import F32
 from taximeter.engine.request_state import SequenceStatus
 from taximeter.engine.tokenizer import Tokenizer
@@ -25,7 +25,18 @@ from taximeter.records import Dialect, Event, Request, Sampling, Served, TokensG
 
 GOLDEN = Path(__file__).parent / "golden"
 TINY_LLAMA = GOLDEN / "tiny_llama"
-TINY_MODELS = (TINY_LLAMA, GOLDEN / "tiny_llama_untied", GOLDEN / "tiny_gemma3")
+TINY_MODELS = tuple(
+    GOLDEN / name
+    for name in (
+        "tiny_llama",
+        "tiny_llama_untied",
+        "tiny_llama3_rope",
+        "tiny_gemma3",
+        "tiny_mistral",
+        "tiny_qwen2",
+        "tiny_qwen3",
+    )
+)
 GREEDY = Sampling(temperature=0, ignore_eos=True)
 
 
@@ -130,7 +141,8 @@ def all_logits(model: Model, tokens: Sequence[int], *, chunk: int | None = None)
     """Logits after every token of one sequence (tokens, vocabulary), computed in chunks of at most `chunk` tokens."""
     block_tokens = 16
     blocks = -(-len(tokens) // block_tokens)
-    kv = KVMemory(model.config, blocks=blocks, block_tokens=block_tokens)
+    groups = len(layer_groups(model.config))
+    kv = KVMemory(model.config, blocks=[blocks] * groups, block_tokens=block_tokens)
     # Blocks lie in memory backwards, so that a kernel which ignored the table would be wrong.
     table = np.arange(blocks, dtype=np.int32)[::-1].copy()
     parts: list[F32] = []
@@ -140,8 +152,9 @@ def all_logits(model: Model, tokens: Sequence[int], *, chunk: int | None = None)
             token_ids=np.array(tokens, np.int64)[positions],
             positions=positions,
             row_seq=np.zeros(len(positions), np.int32),
-            slots=table[positions // block_tokens].astype(np.int64) * block_tokens + positions % block_tokens,
-            block_tables=table[None, :],
+            slots=(table[positions // block_tokens].astype(np.int64) * block_tokens + positions % block_tokens,)
+            * groups,
+            block_tables=(table[None, :],) * groups,
             logit_rows=np.arange(len(positions)),
         )
         parts.append(model.forward(batch, kv))
@@ -153,6 +166,8 @@ class Gated:
 
     def __init__(self, model: Model) -> None:
         self.config = model.config
+        self.weight_bytes_per_pass = model.weight_bytes_per_pass
+        self.arithmetic = model.arithmetic
         self.gate = threading.Event()
         self.gate.set()
         self.started = threading.Event()

@@ -16,7 +16,7 @@ from uvicorn.loops.auto import auto_loop_factory
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
 from taximeter.gateway import Relay, build_app
-from taximeter.pricing import Catalog, MachineMeter, Settler
+from taximeter.pricing import MachineMeter, Settler
 from taximeter.records import Backend, Dialect, MachineRate, Request, Sampling, new_id
 from taximeter.serve import House, serve
 from taximeter.settings import Settings
@@ -29,7 +29,6 @@ COMPLETIONS = "/v1/completions"
 def a_house(backend: Backend, ledger: MemoryLedger, *, clock: Clock = SYSTEM_CLOCK, rate: str | None = "3.6") -> House:
     """A house on a free loopback port. It touches no file."""
     machine = None if rate is None else MachineMeter(MachineRate(amount_per_hour=Decimal(rate)))
-    settler = Settler(catalog=Catalog.load(None), machine=machine)
     nowhere = Path("/nonexistent")
     settings = Settings(
         home=nowhere,
@@ -37,9 +36,10 @@ def a_house(backend: Backend, ledger: MemoryLedger, *, clock: Clock = SYSTEM_CLO
         models_dir=nowhere,
         ledger_url="sqlite://",
         prices_overlay=nowhere / "prices.toml",
+        limits_path=nowhere / "machine.json",
         port=0,
     )
-    relay = Relay(backend=backend, ledger=ledger, settler=settler, clock=clock)
+    relay = Relay(backend=backend, ledger=ledger, settler=Settler(machine=machine), clock=clock)
     return House(settings=settings, backend=backend, ledger=ledger, relay=relay, machine=machine)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from taximeter.pricing import Catalog, charge
+from taximeter.pricing import charge
+from taximeter.pricing.catalog import Catalog
 from taximeter.records import Basis, Cost, Usage
 
 PRICE_CARD = Path(__file__).parent / "golden" / "price_card.toml"

@@ -11,23 +11,124 @@ def usable_processors(root: str) -> int:
 
 def threads() -> int: ...
 def set_threads(count: int) -> None: ...
+def read_gb_per_s(level: str, threads: int, bytes: int, seconds: float) -> float:
+    """How fast `threads` threads read `bytes` bytes of memory, the best of some rounds within `seconds`."""
 
-class Kernels:
-    """The kernels of one level. Every argument is checked (ValueError), and the GIL is released while they run."""
+def gop_per_s(level: str, unit: str, threads: int, seconds: float) -> float | None:
+    """10⁹ operations a second in registers, of int8, bf16 or f32 numbers; None where the level has no unit for them."""
 
-    def __init__(self, level: str) -> None: ...
-    def matmul_f32(
-        self, x: npt.NDArray[np.float32], w: npt.NDArray[np.float32], out: npt.NDArray[np.float32]
+class PackedMatrix:
+    """A weight matrix in a file's own quantized values, packed for the kernels."""
+
+    def __init__(self, format: str, rows: npt.NDArray[np.uint8], k: int) -> None: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def k(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+    def unpack_rows(self, indices: npt.NDArray[np.int64], out: npt.NDArray[np.float32]) -> None: ...
+
+def paged_attention(
+    level: str,
+    q: npt.NDArray[np.float32],
+    cache: npt.NDArray[np.float32] | npt.NDArray[np.uint16],
+    block_tables: npt.NDArray[np.int32],
+    row_seq: npt.NDArray[np.int32],
+    row_pos: npt.NDArray[np.int32],
+    scale: float,
+    window: int | None,
+    out: npt.NDArray[np.float32],
+) -> None: ...
+def kv_put(
+    level: str,
+    k: npt.NDArray[np.float32],
+    v: npt.NDArray[np.float32],
+    cache: npt.NDArray[np.float32] | npt.NDArray[np.uint16],
+    slots: npt.NDArray[np.int64],
+) -> None: ...
+def matmul_packed(level: str, w: PackedMatrix, x: npt.NDArray[np.float32], out: npt.NDArray[np.float32]) -> None: ...
+def quantize_activations(
+    level: str,
+    x: npt.NDArray[np.float32],
+    q: npt.NDArray[np.int8],
+    d: npt.NDArray[np.float32],
+    s: npt.NDArray[np.float32],
+    s_half: npt.NDArray[np.float32],
+) -> None: ...
+def round_activations(level: str, x: npt.NDArray[np.float32], out: npt.NDArray[np.uint16]) -> None: ...
+def rounds_bf16(level: str) -> bool:
+    """Whether bf16 weights meet activations rounded to bf16 at this level, in units made for it."""
+
+def quantize_rows(format: str, weights: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+    """Weights in the file layout of a format, rounded as GGML does: F32, F16, BF16, Q8_0 or Q4_0."""
+
+class KVCache:
+    """Keys and values in blocks, for one or two groups of layers: those that see everything, then those that slide.
+
+    `format` is f32 or bf16, `layers` and `blocks` are counts for each group. ValueError for a layout that cannot be,
+    MemoryError for more than there is.
+    """
+
+    def __init__(
+        self, format: str, kv_heads: int, head_dim: int, block_tokens: int, layers: list[int], blocks: list[int]
     ) -> None: ...
-    def paged_attention_f32(
+
+class Decoder:
+    """A decoder-only transformer over packed weights. Set every part, then `finish`; ValueError for what does not fit.
+
+    Matrices come as rows of bytes in the file's own layout of `format` (GGUF's names), with `k` input features.
+    """
+
+    def __init__(
         self,
-        q: npt.NDArray[np.float32],
-        k_cache: npt.NDArray[np.float32],
-        v_cache: npt.NDArray[np.float32],
-        block_tables: npt.NDArray[np.int32],
-        row_seq: npt.NDArray[np.int32],
-        row_pos: npt.NDArray[np.int32],
-        scale: float,
-        window: int | None,
-        out: npt.NDArray[np.float32],
+        *,
+        hidden: int,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        ff: int,
+        vocab: int,
+        sliding: list[bool],
+        window: int,
+        rms_eps: float,
+        attention_scale: float,
+        embedding_scale: float,
+        logit_softcap: float,
+        bf16_units: bool,
+        gelu: bool,
+        turns_everywhere: list[float],
+        turns_sliding: list[float],
     ) -> None: ...
+    def set_matrix(self, layer: int, part: str, format: str, rows: npt.NDArray[np.uint8], k: int) -> None: ...
+    def set_embedding(self, format: str, rows: npt.NDArray[np.uint8], k: int) -> None: ...
+    def set_head(self, format: str, rows: npt.NDArray[np.uint8], k: int) -> None: ...
+    def set_vector(self, layer: int, part: str, values: npt.NDArray[np.float32]) -> None: ...
+    def set_output_norm(self, values: npt.NDArray[np.float32]) -> None: ...
+    def finish(self) -> None: ...
+    def forward(
+        self,
+        level: str,
+        cache: KVCache,
+        token_ids: npt.NDArray[np.int64],
+        positions: npt.NDArray[np.int32],
+        row_seq: npt.NDArray[np.int32],
+        slots: list[npt.NDArray[np.int64]],
+        block_tables: list[npt.NDArray[np.int32]],
+        logit_rows: npt.NDArray[np.int64],
+        logits: npt.NDArray[np.float32],
+    ) -> None:
+        """Compute one step into `logits` (logit rows, vocabulary). Every index is checked first: ValueError."""
+
+    def profile(self, on: bool) -> None:
+        """Start counting the nanoseconds of each kind of work from zero, or stop."""
+
+    @property
+    def phases(self) -> dict[str, int]:
+        """Nanoseconds by kind of work."""
+
+    @property
+    def group_layers(self) -> list[int]: ...
+    @property
+    def pass_bytes(self) -> int:
+        """What one pass reads of the weights."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import ipaddress
 import os
 import signal
@@ -26,11 +27,12 @@ from uvicorn.loops.auto import auto_loop_factory
 
 from taximeter.engine.backend import EmbeddedBackend
 from taximeter.engine.core import EngineOptions
+from taximeter.engine.limits import remembered
 from taximeter.engine.model_store import ModelStore
 from taximeter.errors import ConfigError
 from taximeter.gateway import Relay, build_app
 from taximeter.ledger import Ledger
-from taximeter.pricing import Catalog, MachineMeter, Settler
+from taximeter.pricing import Comparison, MachineMeter, Settler
 from taximeter.records import Backend
 from taximeter.settings import Settings
 
@@ -64,17 +66,15 @@ class House:
         PricingError or LedgerError, with nothing left open.
         """
         # Cheap things that can be wrong come before the slow one.
-        overlay = settings.prices_overlay
-        catalog = Catalog.load(overlay if overlay.exists() else None)
         machine = None if settings.machine_rate is None else MachineMeter(settings.machine_rate)
-        settler = Settler(catalog=catalog, machine=machine, priced_as=settings.priced_as)
+        settler = Settler(machine=machine, comparison=_comparison(settings))
         store = ModelStore(settings.models_dir)
         paths: dict[str, Path] = {}
         for ref in models or [settings.model]:
             name, path = store.serving_name(ref), store.resolve(ref)
             if paths.setdefault(name, path) != path:
                 raise ConfigError(f"two models would both be served as {name}: {paths[name]} and {path}")
-        with contextlib.ExitStack() as undo:
+        with contextlib.ExitStack() as undo, _without_collecting():
             ledger = Ledger.open(settings.ledger_url)
             undo.callback(ledger.close)
             if on_progress is not None:
@@ -84,6 +84,9 @@ class House:
                 kv_cache_tokens=settings.kv_cache_tokens,
                 max_queued_requests=settings.max_queued_requests,
                 threads=settings.threads,
+                weights=settings.weights,
+                kv_format=settings.kv_format,
+                limits=remembered(settings.limits_path),
             )
             backend = EmbeddedBackend.load(paths, options=options)
             undo.pop_all()
@@ -97,6 +100,28 @@ class House:
             await self.backend.aclose()
         finally:
             await asyncio.to_thread(self.ledger.close)
+
+
+@contextlib.contextmanager
+def _without_collecting() -> Generator[None]:
+    """Makes objects that stay. There are a million of them in a vocabulary, and the garbage collector would look at
+    them all over and over while they come, and again whenever it looks at everything."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _comparison(settings: Settings) -> Comparison | None:
+    """The user's own prices are read even where nothing is compared: a mistake in them is told at every start."""
+    if settings.priced_as is None and not settings.prices_overlay.exists():
+        return None
+    from taximeter.pricing.catalog import Catalog  # noqa: PLC0415  # the price data take an eighth of a second
+
+    catalog = Catalog.load(settings.prices_overlay)
+    return None if settings.priced_as is None else Comparison(catalog, settings.priced_as)
 
 
 def run(house: House, on_ready: Callable[[str], None]) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple, Self
+from typing import Annotated, Final, Literal, NamedTuple, Self, get_args
 
 import msgspec
 import platformdirs
@@ -27,6 +27,9 @@ from taximeter.records import MachineRate
 
 CONFIG_NAME: Final = "taximeter.toml"
 DEFAULT_MODEL: Final = "smollm2-135m-instruct"
+
+Weights = Literal["int4", "int8", "bf16", "f32"]
+KVFormat = Literal["bf16", "f32"]
 
 _APP: Final = "taximeter"
 _RATE: Final = re.compile(r"\$?\s*(?P<amount>\d+(\.\d+)?|\.\d+)\s*(/\s*(h|hr|hour))?", re.ASCII)
@@ -52,10 +55,13 @@ class _Values(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     kv_cache_tokens: _Count | None = None
     step_tokens: _Count | None = None
     threads: _Count | None = None
+    weights: Weights | None = None
+    kv_format: KVFormat | None = None
 
 
 _KEYS: Final = tuple(info.name for info in msgspec.structs.fields(_Values))
 _COUNT_KEYS: Final = ("max_queued_requests", "kv_cache_tokens", "step_tokens", "threads")
+_CHOICE_KEYS: Final = {"weights": get_args(Weights), "kv_format": get_args(KVFormat)}
 _PATH_KEYS: Final = ("models_dir", "prices")
 _EXAMPLES: Final = {
     "model": DEFAULT_MODEL,
@@ -81,9 +87,11 @@ class Settings:
     """Every setting, checked. Make one with `Settings.load`.
 
     `home` is the one folder for everything, None for the platform's own places. `ledger_url` is a database URL and
-    may hold a password. `machine_rate` None means that our own machine's time has no price. `prices_overlay` need
-    not exist. `port` 0 takes any free one. `kv_cache_tokens` and `threads` None leave the choice to the engine.
-    `origins` says for each key where its value came from.
+    may hold a password. `limits_path` is where what was measured of this machine is remembered. `machine_rate` None
+    means that our own machine's time has no price. `prices_overlay` need not exist. `port` 0 takes any free one.
+    `kv_cache_tokens` and `threads` None leave the choice to the engine. `weights` None keeps them as their file has
+    them; else they are made into that format at load. `kv_format` is what keys and values are kept in. `origins`
+    says for each key where its value came from.
     """
 
     home: Path | None
@@ -91,6 +99,7 @@ class Settings:
     models_dir: Path
     ledger_url: str
     prices_overlay: Path
+    limits_path: Path
     model: str = DEFAULT_MODEL
     machine_rate: MachineRate | None = None
     priced_as: str | None = None
@@ -100,6 +109,8 @@ class Settings:
     kv_cache_tokens: int | None = None
     step_tokens: int = 512
     threads: int | None = None
+    weights: Weights | None = None
+    kv_format: KVFormat = "bf16"
     origins: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
@@ -129,6 +140,7 @@ class Settings:
             "models_dir": cache_dir / "models",
             "ledger_url": ledger_url,
             "prices_overlay": prices or config_path.with_name("prices.toml"),
+            "limits_path": data_dir / "machine.json",
             **chosen,
         }
         # Each value has been checked by itself; `cls` cannot know.
@@ -214,4 +226,6 @@ def _must_be(key: str) -> str:
         return "a port number, 0 to 65535"
     if key in _COUNT_KEYS:
         return "a whole number, at least 1"
+    if key in _CHOICE_KEYS:
+        return f"one of {', '.join(_CHOICE_KEYS[key])}"
     return f"a text, such as {_EXAMPLES[key]!r}"

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 from taximeter.errors import PricingError
-from taximeter.pricing import Catalog, charge
+from taximeter.pricing import charge
+from taximeter.pricing.catalog import Catalog
 from taximeter.records import Rate
 from tests.price_card import CHECKED_AT, cost, usage
 

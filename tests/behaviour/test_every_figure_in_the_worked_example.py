@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from taximeter.cli.main import app
-from taximeter.pricing import Catalog
+from taximeter.pricing.catalog import Catalog
 from taximeter.records import Timing, inter_token_ns
 from tests.price_card import CHECKED_AT, cost, usage
 

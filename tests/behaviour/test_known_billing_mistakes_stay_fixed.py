@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from taximeter.errors import ConfigError, PricingError
-from taximeter.pricing import Catalog, charge
+from taximeter.pricing import charge
+from taximeter.pricing.catalog import Catalog
 from taximeter.records import PriceList, Rate, Usage
 from tests.price_card import CHECKED_AT, PRICE_CARD, cost, usage
 

@@ -20,8 +20,8 @@ from tests.gateway_harness import listening
 
 SMOLLM2 = "smollm2-135m-instruct"
 TINY = "tiny_llama"  # random weights and one token for each byte: fast, and never at a loss for words
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
-ANSWER = "The capital of France is Paris."
+QUESTION = [{"role": "user", "content": "What is the capital of Japan?"}]
+ANSWER = "The capital of Japan is Tokyo."
 
 
 @dataclass

@@ -13,7 +13,7 @@ from taximeter.engine.backend import EmbeddedBackend
 from taximeter.engine.core import EngineOptions
 from taximeter.gateway import Relay
 from taximeter.ledger import Ledger
-from taximeter.pricing import Catalog, MachineMeter, Settler
+from taximeter.pricing import MachineMeter, Settler
 from taximeter.records import (
     NS_PER_HOUR,
     PICODOLLARS_PER_DOLLAR,
@@ -71,7 +71,7 @@ async def test_a_busy_run_adds_up_to_the_last_picodollar(tmp_path: Path) -> None
     )
     meter = MachineMeter(RATE)
     ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
-    relay = Relay(backend=backend, ledger=ledger, settler=Settler(catalog=Catalog.load(None), machine=meter))
+    relay = Relay(backend=backend, ledger=ledger, settler=Settler(machine=meter))
     try:
         receipts = await run_busy(relay, random.Random(1), 60)
         time = backend.machine_time()
@@ -99,7 +99,7 @@ async def test_every_receipts_phases_sum_to_its_total(tmp_path: Path) -> None:
         {"tiny": TINY_LLAMA}, options=EngineOptions(step_tokens=48, kv_cache_tokens=640, max_running=4)
     )
     ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
-    settler = Settler(catalog=Catalog.load(None), machine=MachineMeter(RATE))
+    settler = Settler(machine=MachineMeter(RATE))
     relay = Relay(backend=backend, ledger=ledger, settler=settler)
     try:
         receipts = await run_busy(relay, random.Random(2), 30)

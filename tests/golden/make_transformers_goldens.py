@@ -28,11 +28,19 @@ from transformers import (
     GenerationConfig,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
 )
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 GREEDY_TOKENS = 24
-PROMPT_TOKENS = (5, 17, 44)  # the last one is far longer than gemma's window of 16
+PROMPT_TOKENS = (5, 17, 44)  # the last one is far longer than a window of 16
 SMALLEST_MARGIN = 0.01  # between the two likeliest tokens, so that rounding cannot change the greedy answer
 
 SPECIALS = ["<pad>", "<s>", "</s>", "<unk>", "<|im_start|>", "<|im_end|>"]
@@ -44,7 +52,8 @@ CHAT_TEMPLATE = (
 TOKENS = SPECIALS + sorted(pre_tokenizers.ByteLevel.alphabet()) + ["".join(pair) for pair in MERGES]
 PAD, BOS, EOS, UNK, IM_END = 0, 1, 2, 3, 5
 
-Model = LlamaForCausalLM | Gemma3ForCausalLM
+GGUF_NAMES = {"gemma3_text": "gemma3", "mistral": "mistral3"}  # where they differ from transformers' model types
+PERMUTED = ("llama", "mistral3")
 
 
 def tiny_llama() -> LlamaForCausalLM:
@@ -77,6 +86,50 @@ def tiny_gemma3() -> Gemma3ForCausalLM:
     return randomized(Gemma3ForCausalLM(config), seed=3, dtype=torch.bfloat16)
 
 
+def tiny_qwen2() -> Qwen2ForCausalLM:
+    """Biases on queries, keys and values."""
+    config = Qwen2Config(
+        vocab_size=len(TOKENS), hidden_size=64, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=512, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0}, bos_token_id=BOS, eos_token_id=EOS,
+    )  # fmt: skip
+    return randomized(Qwen2ForCausalLM(config), seed=4, dtype=torch.bfloat16)
+
+
+def tiny_qwen3() -> Qwen3ForCausalLM:
+    """Queries and keys normed by head; four heads of 24 in a model of 48; its own output matrix."""
+    config = Qwen3Config(
+        vocab_size=len(TOKENS), hidden_size=48, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=24, max_position_embeddings=512, tie_word_embeddings=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0}, bos_token_id=BOS, eos_token_id=EOS,
+    )  # fmt: skip
+    return randomized(Qwen3ForCausalLM(config), seed=5, dtype=torch.bfloat16)
+
+
+def tiny_mistral() -> MistralForCausalLM:
+    """Every layer sees the last 16 tokens only."""
+    config = MistralConfig(
+        vocab_size=len(TOKENS), hidden_size=48, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, sliding_window=16, max_position_embeddings=512, tie_word_embeddings=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0}, bos_token_id=BOS, eos_token_id=EOS,
+    )  # fmt: skip
+    return randomized(MistralForCausalLM(config), seed=6, dtype=torch.bfloat16)
+
+
+def tiny_llama3_rope() -> LlamaForCausalLM:
+    """Made for 64 tokens, stretched eight times: of eight frequencies one stays, two are in between, five slow down."""
+    config = LlamaConfig(
+        vocab_size=len(TOKENS), hidden_size=64, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=512, rms_norm_eps=1e-5, tie_word_embeddings=True,
+        rope_parameters={
+            "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+        },
+        bos_token_id=BOS, eos_token_id=EOS,
+    )  # fmt: skip
+    return randomized(LlamaForCausalLM(config), seed=7, dtype=torch.bfloat16)
+
+
 def randomized(model: Any, *, seed: int, dtype: torch.dtype) -> Any:
     """Random weights that `dtype` can hold exactly, in a float32 model."""
     generator = torch.Generator().manual_seed(seed)
@@ -86,6 +139,8 @@ def randomized(model: Any, *, seed: int, dtype: torch.dtype) -> Any:
             noise = torch.randn(parameter.shape, generator=generator)
             if name.endswith("norm.weight"):
                 value = 0.2 * noise + (0.0 if gemma else 1.0)  # gemma stores the distance from one
+            elif name.endswith(".bias"):
+                value = 0.5 * noise
             else:
                 value = noise * 1.5 / math.sqrt(parameter.shape[1])
             parameter.copy_(value.to(dtype).float())
@@ -93,7 +148,7 @@ def randomized(model: Any, *, seed: int, dtype: torch.dtype) -> Any:
     return model.eval()
 
 
-def write_folder(model: Model, folder: Path, *, dtype: torch.dtype, shard: str) -> None:
+def write_folder(model: PreTrainedModel, folder: Path, *, dtype: torch.dtype, shard: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     model.generation_config = GenerationConfig(bos_token_id=BOS, eos_token_id=[EOS, IM_END], pad_token_id=PAD)
     model.to(dtype).save_pretrained(folder, max_shard_size=shard)
@@ -108,11 +163,13 @@ def write_folder(model: Model, folder: Path, *, dtype: torch.dtype, shard: str) 
     ).save_pretrained(folder)  # fmt: skip
 
 
-def write_gguf(model: Model, path: Path, *, kind: gguf.GGMLQuantizationType) -> None:
-    """As llama.cpp's converter does it: llama's query and key rows reordered, gemma's norms with their one added."""
+def write_gguf(model: PreTrainedModel, path: Path, *, kind: gguf.GGMLQuantizationType) -> None:
+    """As llama.cpp's converter does it: llama's and mistral's query and key rows reordered, gemma's norms with one
+    added, llama 3's rope scaling as factors. One difference: the converter leaves out a mistral's window."""
     config: Any = model.config
     gemma = isinstance(model, Gemma3ForCausalLM)
-    writer = gguf.GGUFWriter(path, "gemma3" if gemma else "llama")
+    architecture = GGUF_NAMES.get(config.model_type, config.model_type)
+    writer = gguf.GGUFWriter(path, architecture)
     writer.add_name(path.parent.name)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -129,8 +186,13 @@ def write_gguf(model: Model, path: Path, *, kind: gguf.GGMLQuantizationType) -> 
         writer.add_sliding_window(config.sliding_window)
     else:
         writer.add_vocab_size(config.vocab_size)
-        writer.add_rope_dimension_count(config.head_dim)
+        writer.add_rope_dimension_count(head_dim(config))
         writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+        if head_dim(config) * config.num_attention_heads != config.hidden_size:
+            writer.add_key_length(config.head_dim)
+            writer.add_value_length(config.head_dim)
+        if config.model_type == "mistral":
+            writer.add_sliding_window(config.sliding_window)
         if config.rope_parameters["rope_type"] == "linear":
             writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
             writer.add_rope_scaling_factor(config.rope_parameters["factor"])
@@ -147,15 +209,17 @@ def write_gguf(model: Model, path: Path, *, kind: gguf.GGMLQuantizationType) -> 
     writer.add_unk_token_id(UNK)
     writer.add_add_bos_token(False)
     writer.add_chat_template(CHAT_TEMPLATE)
-    architecture = gguf.MODEL_ARCH.GEMMA3 if gemma else gguf.MODEL_ARCH.LLAMA
-    names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
+    if not gemma and config.rope_parameters["rope_type"] == "llama3":
+        writer.add_tensor("rope_freqs.weight", llama3_factors(config))
+    number = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == architecture)
+    names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
     for stored, parameter in model.named_parameters():
-        name = names.get_name(stored, try_suffixes=(".weight",))
+        name = names.get_name(stored, try_suffixes=(".weight", ".bias"))
         assert name is not None, stored
         weights = parameter.detach().numpy()
-        if not gemma and ".q_proj." in stored:
+        if architecture in PERMUTED and ".q_proj." in stored:
             weights = permuted(weights, config.num_attention_heads)
-        if not gemma and ".k_proj." in stored:
+        if architecture in PERMUTED and ".k_proj." in stored:
             weights = permuted(weights, config.num_key_value_heads)
         if gemma and stored.endswith("norm.weight"):
             weights = weights + np.float32(1)
@@ -167,13 +231,24 @@ def write_gguf(model: Model, path: Path, *, kind: gguf.GGMLQuantizationType) -> 
     writer.close()
 
 
+def head_dim(config: Any) -> int:
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+def llama3_factors(config: Any) -> np.ndarray:
+    """What each frequency is divided by, from those that transformers itself arrives at."""
+    plain = config.rope_parameters["rope_theta"] ** (-torch.arange(0, head_dim(config), 2) / head_dim(config))
+    scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
+    return (plain / scaled).numpy()
+
+
 def permuted(weights: np.ndarray, heads: int) -> np.ndarray:
     """Rows so that the dimensions rotated together are neighbours."""
     rows, columns = weights.shape
     return weights.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns).copy()
 
 
-def expected(model: Model, *, seed: int) -> dict[str, np.ndarray]:
+def expected(model: PreTrainedModel, *, seed: int) -> dict[str, np.ndarray]:
     """Prompts, drawn until their greedy continuation is clear at every step, with their logits."""
     generator = np.random.default_rng(seed)
     arrays: dict[str, np.ndarray] = {}
@@ -186,7 +261,7 @@ def expected(model: Model, *, seed: int) -> dict[str, np.ndarray]:
     return arrays
 
 
-def clear_continuation(model: Model, prompt: np.ndarray) -> np.ndarray | None:
+def clear_continuation(model: PreTrainedModel, prompt: np.ndarray) -> np.ndarray | None:
     """Every position computed afresh, without a cache. None when two tokens come too close."""
     ids = prompt
     for _ in range(GREEDY_TOKENS):
@@ -198,7 +273,7 @@ def clear_continuation(model: Model, prompt: np.ndarray) -> np.ndarray | None:
     return ids[len(prompt) :]
 
 
-def logits(model: Model, ids: np.ndarray) -> np.ndarray:
+def logits(model: PreTrainedModel, ids: np.ndarray) -> np.ndarray:
     with torch.no_grad():
         return model(torch.tensor(ids)[None], use_cache=False).logits[0].float().numpy()
 
@@ -210,6 +285,10 @@ def main(root: Path) -> None:
         ("tiny_llama", tiny_llama(), torch.bfloat16, "1GB", f32, 11),
         ("tiny_llama_untied", tiny_llama_untied(), torch.float32, "60KB", f32, 12),
         ("tiny_gemma3", tiny_gemma3(), torch.bfloat16, "1GB", bf16, 13),
+        ("tiny_qwen2", tiny_qwen2(), torch.bfloat16, "1GB", bf16, 14),
+        ("tiny_qwen3", tiny_qwen3(), torch.bfloat16, "60KB", bf16, 15),
+        ("tiny_mistral", tiny_mistral(), torch.bfloat16, "1GB", bf16, 16),
+        ("tiny_llama3_rope", tiny_llama3_rope(), torch.bfloat16, "1GB", bf16, 17),
     ):
         folder = root / name
         arrays = expected(model, seed=seed)

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from taximeter.cli.console import JsonFlag, err, out, print_json, printable, waiting
+from taximeter.cli.console import (
+    JsonFlag,
+    KVFormatOption,
+    ThreadsOption,
+    WeightsOption,
+    err,
+    out,
+    print_json,
+    printable,
+    waiting,
+)
 from taximeter.clock import SYSTEM_CLOCK
 from taximeter.errors import RequestError
 from taximeter.records import (
@@ -55,10 +65,20 @@ def ask(
     priced_as: Annotated[
         str | None, typer.Option(help="A hosted model whose price is put beside it: provider/model.")
     ] = None,
+    weights: WeightsOption = None,
+    kv_format: KVFormatOption = None,
+    threads: ThreadsOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Ask a model, and print its answer and the receipt."""
-    settings = Settings.load(model=model, machine_rate=machine_rate, priced_as=priced_as)
+    settings = Settings.load(
+        model=model,
+        machine_rate=machine_rate,
+        priced_as=priced_as,
+        weights=weights,
+        kv_format=kv_format,
+        threads=threads,
+    )
     question, task = _question(prompt), _task(task)
     sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed)
 

@@ -36,6 +36,12 @@ EXIT_BROKEN_PIPE: Final = 141
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
 """The `--json` flag that every command takes."""
 
+WeightsOption = Annotated[
+    str | None, typer.Option(help="Make the weights int8, int4, bf16 or f32 at load; without it they stay as packaged.")
+]
+KVFormatOption = Annotated[str | None, typer.Option(help="What keys and values are kept in: bf16 or f32.")]
+ThreadsOption = Annotated[int | None, typer.Option(min=1, help="Threads that compute; all processors without it.")]
+
 _UNWRITABLE: Final = frozenset({errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC})
 _CONTROLS: Final = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 _PIPED_WIDTH: Final = 200  # a file has no width; tables must not be folded for it
@@ -54,6 +60,9 @@ def err() -> Console:
 @contextmanager
 def waiting(text: str) -> Generator[Callable[[str], None]]:
     """Shows on a terminal's stderr that something takes its time, and what; gives a function that changes the text."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
     from rich.text import Text  # noqa: PLC0415  # as in `_console`; a plain string would be read as markup
 
     with err().status(Text(text)) as status:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from taximeter.cli import ask, models, price, receipts, serve
+from taximeter.cli import ask, evaluate, machine, models, price, receipts, serve
 from taximeter.cli.console import EXIT_WRONG_CALL, Boundary
 
 app = typer.Typer(
@@ -25,7 +25,9 @@ app.command()(serve.serve)
 app.command()(receipts.receipts)
 app.command()(receipts.receipt)
 app.command()(price.price)
+app.command()(machine.machine)
 app.add_typer(models.app, name="models")
+app.add_typer(evaluate.app, name="eval")
 
 
 def _show_version(value: bool) -> None:

@@ -139,7 +139,8 @@ def estimate_request(
     overlay: Path | None,
 ) -> Estimate:
     """Price the usage and add up the time. Raises PricingError, and RequestError for half of the timings."""
-    from taximeter.pricing import Catalog, charge  # noqa: PLC0415  # loading the price data takes a quarter second
+    from taximeter.pricing import charge  # noqa: PLC0415
+    from taximeter.pricing.catalog import Catalog  # noqa: PLC0415  # loading the price data takes a quarter second
 
     input_tokens, output_tokens = usage.input_tokens or 0, usage.output_tokens or 0
     prices = Catalog.load(overlay).price_list(model, at=at, tier=tier, input_tokens=input_tokens)

@@ -169,13 +169,17 @@ class _Page:
         self._bar_cells = width - _LABEL_WIDTH - _AMOUNT_WIDTH
 
     def lines(self) -> Iterator[Text]:
-        parts = (self._head(), self._tokens(), self._time(), self._money(), self._foot())
-        indents = (0, *[_LABEL_WIDTH + 2] * 3, 0)
-        for number, (part, indent) in enumerate(zip(parts, indents, strict=True)):
-            if number:
-                yield Text()
-            for line in part:
-                yield from self._folded(line, indent)
+        inside = (self._tokens(), self._time(), self._limits(), self._money())
+        for line in self._head():
+            yield from self._folded(line, 0)
+        for part in inside:
+            for number, line in enumerate(part):
+                if number == 0:
+                    yield Text()
+                yield from self._folded(line, _LABEL_WIDTH + 2)
+        yield Text()
+        for line in self._foot():
+            yield from self._folded(line, 0)
 
     def _head(self) -> Iterator[Text]:
         receipt = self._receipt
@@ -277,6 +281,31 @@ class _Page:
             return ""
         count, one, many = counted
         return f"{count:,} {one if count == 1 else many}"
+
+    def _limits(self) -> Iterator[Text]:
+        """How near the work came to what the machine can do, and what energy it took, as far as that was counted."""
+        work = self._receipt.work
+        if work is None:
+            return
+        if "ceiling" in work.unknown_reasons:
+            yield from self._explained("limits", f"unknown: {work.unknown_reasons['ceiling']}")
+        lines: list[str] = []
+        if work.ceiling is not None and work.prefill_peak_ratio is not None:
+            peak = work.ceiling.operations_per_s
+            lines.append(
+                f"prefill {_share_text(work.prefill_peak_ratio)} of the {work.ceiling.unit} peak, "
+                f"{_giga_text(work.prefill_peak_ratio * peak)} of {_giga_text(peak)} Gop/s"
+            )
+        if work.ceiling is not None and work.decode_bus_ratio is not None:
+            bus = work.ceiling.read_bytes_per_s
+            lines.append(
+                f"decode {_share_text(work.decode_bus_ratio)} of the memory bus, "
+                f"{_giga_text(work.decode_bus_ratio * bus)} of {_giga_text(bus)} GB/s"
+            )
+        for label, line in zip(("limits", ""), lines, strict=False):
+            yield self._label(label).append(line)
+        if work.energy_uj is not None:
+            yield self._label("energy").append(f"{work.energy_uj / 1e6:,.3f} J of the processor's")
 
     def _money(self) -> Iterator[Text]:
         receipt = self._receipt
@@ -380,6 +409,15 @@ class _Page:
                 lines.append("")
             lines[-1] += f" {word}" if lines[-1] else word
         return [Text(line, style=style) for line in lines]
+
+
+def _share_text(ratio: float) -> str:
+    return f"{ratio:.1%}".replace("%", " %")
+
+
+def _giga_text(amount: float) -> str:
+    """In 10⁹, three digits of it."""
+    return f"{amount / 1e9:,.0f}" if amount >= 100e9 else f"{amount / 1e9:.3g}"
 
 
 def _leaves_text(usage: Usage, names: Sequence[str]) -> str:

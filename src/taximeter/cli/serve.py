@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
@@ -23,12 +24,23 @@ from urllib.parse import urlsplit
 import typer
 
 from taximeter import __version__
-from taximeter.cli.console import JsonFlag, out, print_json, printable, waiting
+from taximeter.cli.console import (
+    JsonFlag,
+    KVFormatOption,
+    ThreadsOption,
+    WeightsOption,
+    out,
+    print_json,
+    printable,
+    waiting,
+)
 from taximeter.errors import UpstreamError
 from taximeter.records import ModelInfo, Receipt
 from taximeter.settings import Settings
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from taximeter.pricing import MachineStatement
     from taximeter.serve import House
 
@@ -51,13 +63,24 @@ def serve(
     priced_as: Annotated[
         str | None, typer.Option(help="A hosted model whose price is put beside ours: provider/model.")
     ] = None,
+    weights: WeightsOption = None,
+    kv_format: KVFormatOption = None,
+    threads: ThreadsOption = None,
     demo: Annotated[
         bool, typer.Option("--demo", help="Answer one built-in prompt first, and show its receipt.")
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Serve models over an OpenAI-compatible HTTP API, with a receipt for each request."""
-    settings = Settings.load(host=host, port=port, machine_rate=machine_rate, priced_as=priced_as)
+    settings = Settings.load(
+        host=host,
+        port=port,
+        machine_rate=machine_rate,
+        priced_as=priced_as,
+        weights=weights,
+        kv_format=kv_format,
+        threads=threads,
+    )
     # The whole engine: a second that --help and mistyped flags need not wait for.
     from taximeter import serve as server  # noqa: PLC0415
     from taximeter.engine.backend import kernel_level  # noqa: PLC0415
@@ -130,7 +153,11 @@ class Lines:
 
     def __init__(self, house: House) -> None:
         self._house = house
-        self._console = out()
+
+    @cached_property
+    def _console(self) -> Console:
+        """Made when there is something to print: the server listens before that."""
+        return out()
 
     def greet(self, url: str, level: str, slow_because: str | None) -> None:
         from rich.text import Text  # noqa: PLC0415  # as in `console`

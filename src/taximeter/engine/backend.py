@@ -10,6 +10,7 @@ Several models take turns on the one thread, a step each: a machine has one bill
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import math
@@ -24,7 +25,7 @@ from typing import Self
 from taximeter.clock import SYSTEM_CLOCK, Clock
 from taximeter.engine import kernels
 from taximeter.engine.chat_template import ChatTemplate
-from taximeter.engine.core import BACKEND_NAME, EngineCore, EngineOptions
+from taximeter.engine.core import BACKEND_NAME, Deliver, EngineCore, EngineOptions
 from taximeter.engine.models import load_model
 from taximeter.engine.tokenizer import Tokenizer
 from taximeter.engine.weights import open_checkpoint
@@ -173,24 +174,25 @@ class EmbeddedBackend:
             kernels.set_threads(options.threads)
         cores: dict[str, EngineCore] = {}
         for name, path in models.items():
-            checkpoint = open_checkpoint(path)
-            vocabulary = checkpoint.vocabulary()
-            tokenizer = Tokenizer.from_vocabulary(vocabulary)
-            if tokenizer.vocab_size > checkpoint.config.vocab_size:
-                raise ModelFileError(
-                    f"the tokenizer of {path.name} knows {tokenizer.vocab_size} tokens, its weights only "
-                    f"{checkpoint.config.vocab_size}",
-                    hint="tokenizer and weights do not belong together; fetch the model again",
+            # Closed at the end: its pages, as many as the weights have again, are of no more use to this process.
+            with contextlib.closing(open_checkpoint(path)) as checkpoint:
+                vocabulary = checkpoint.vocabulary()
+                tokenizer = Tokenizer.from_vocabulary(vocabulary)
+                if tokenizer.vocab_size > checkpoint.config.vocab_size:
+                    raise ModelFileError(
+                        f"the tokenizer of {path.name} knows {tokenizer.vocab_size} tokens, its weights only "
+                        f"{checkpoint.config.vocab_size}",
+                        hint="tokenizer and weights do not belong together; fetch the model again",
+                    )
+                template = vocabulary.chat_template
+                cores[name] = EngineCore(
+                    name=name,
+                    model=load_model(checkpoint, weights=options.weights),
+                    tokenizer=tokenizer,
+                    chat_template=None if template is None else ChatTemplate(template, tokenizer),
+                    options=options,
+                    clock=clock,
                 )
-            template = vocabulary.chat_template
-            cores[name] = EngineCore(
-                name=name,
-                model=load_model(checkpoint),
-                tokenizer=tokenizer,
-                chat_template=None if template is None else ChatTemplate(template, tokenizer),
-                options=options,
-                clock=clock,
-            )
         return cls(cores, max_queued_requests=options.max_queued_requests, clock=clock)
 
     @property
@@ -214,7 +216,10 @@ class EmbeddedBackend:
         core.check(request.sampling)
         self._queued.enter()
         try:
-            token_ids = await asyncio.get_running_loop().run_in_executor(self._encoders, core.encode, prompt)
+            loop = asyncio.get_running_loop()
+            token_ids, rules = await loop.run_in_executor(
+                self._encoders, lambda: (core.encode(prompt), core.rules(prompt))
+            )
             limit = core.answer_limit(request, len(token_ids))
             self._refuse_when_closed()  # tokenizing took a while
         except BaseException:
@@ -222,7 +227,8 @@ class EmbeddedBackend:
             raise
         answer = EmbeddedAnswer(request.id, self._queued, self._cancel)
         answer.deliver([PhaseEntered(at_ns=self._clock.monotonic_ns(), phase=Phase.QUEUE)])
-        self._commands.put(_Command(core, lambda: self._add(core, request, token_ids, limit, answer)))
+        add = functools.partial(core.add, request, token_ids, limit, rules=rules)
+        self._commands.put(_Command(core, lambda: self._add(core, request, add, answer)))
         return answer
 
     def _refuse_when_closed(self) -> None:
@@ -270,9 +276,7 @@ class EmbeddedBackend:
                     del self._answers[request_id]
                     answer.fail(error, took.get(request_id) or core.nothing_taken())
 
-    def _add(
-        self, core: EngineCore, request: Request, token_ids: tuple[int, ...], limit: int, answer: EmbeddedAnswer
-    ) -> None:
+    def _add(self, core: EngineCore, request: Request, add: Callable[[Deliver], None], answer: EmbeddedAnswer) -> None:
         self._answers[request.id] = core, answer
 
         def deliver(events: Sequence[Event]) -> None:
@@ -280,7 +284,7 @@ class EmbeddedBackend:
                 self._answers.pop(request.id, None)
             answer.deliver(events)
 
-        core.add(request, token_ids, limit, deliver)
+        add(deliver)
 
     def _cancel(self, request_id: str) -> None:
         for core in self._cores.values():

@@ -3,21 +3,21 @@
 Owns: rendering in a sandbox, and keeping what people wrote from being read as what the template wrote. Refuses to know:
 how text becomes tokens.
 
-The danger: a message that contains `<|im_end|>` must not end its own turn. The rendered text alone cannot tell who
-wrote it. So while rendering, the characters in messages that could begin a control token are replaced by *stand-ins*,
-private-use characters that occur nowhere else. Control tokens are recognised in that rendering; then the stand-ins turn
-back and what lies between control tokens is encoded in one piece, so that ordinary messages get exactly the tokens of
-the text as rendered.
+The danger: a message that contains `<|im_end|>` must not end its own turn, nor a tool's description begin one. The
+rendered text alone cannot tell who wrote it. So while rendering, the characters in messages and tools that could begin
+a control token are replaced by *stand-ins*, private-use characters that occur nowhere else. Control tokens are
+recognised in that rendering; then the stand-ins turn back and what lies between control tokens is encoded in one piece,
+so that ordinary messages get exactly the tokens of the text as rendered.
 
 A template may look into a message ("does it hold `</think>`?") and stand-ins may change what it finds. The rendering
-is therefore compared with one of the messages as they are; if they differ, fewer characters are replaced: only those
-that begin a whole control token. If even that changes the template's mind, the messages are refused.
+is therefore compared with one of the messages as they are; if they differ, fewer characters are replaced, at last only
+those that begin a whole control token. If even that changes the template's mind, the messages are refused.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -28,9 +28,11 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
+from taximeter.engine.call_syntax import call_syntax_of
+from taximeter.engine.conversation import Change, template_values
 from taximeter.engine.tokenizer import Tokenizer
 from taximeter.errors import ConfigError, RequestError, TaximeterError
-from taximeter.records import Message
+from taximeter.records import Message, Tool
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _PRIVATE_USE = range(0xE000, 0xF900)
@@ -49,16 +51,21 @@ class ChatTemplate:
         )
         environment.filters["tojson"] = _to_json
         try:
-            self._template = environment.from_string(source)
+            tree = environment.parse(source)
+            self._template = environment.from_string(tree)
         except (jinja2.TemplateError, RecursionError) as error:
             raise _broken(f"{type(error).__name__}: {str(error)[:200]}") from error
+        self._shows_tools = any(name.name == "tools" for name in tree.find_all(nodes.Name))
+        self._shows_calls = "tool_calls" in source
+        self.call_syntax = call_syntax_of(source) if self._shows_tools else None
 
-    def encode(self, messages: Sequence[Message]) -> list[int]:
-        """Ids of the conversation, up to where the assistant is to answer.
+    def encode(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
+        """Ids of the conversation, up to where the assistant is to answer. The model is shown `tools` as its template
+        does that.
 
         A model that wants a token at the beginning gets it once, whether or not its template writes it. RequestError
-        when the template refuses the messages, or when they cannot be kept apart from it; ConfigError when the
-        template itself fails.
+        when the template refuses the messages or has no place for tools, or when they cannot be kept apart from it;
+        ConfigError when the template itself fails.
         """
         if not messages:
             raise RequestError("a conversation needs at least one message", param="messages")
@@ -70,29 +77,40 @@ class ChatTemplate:
                     param="messages",
                     hint=f"known roles: {', '.join(_ROLES)}",
                 )
-        try:
-            "".join(message.content for message in messages).encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise RequestError("a message is not valid Unicode: it has a lone surrogate", param="messages") from error
-        ids = self._encode(messages)
+        if tools and not self._shows_tools:
+            raise _no_place("tools", "tools")
+        if not self._shows_calls and any(message.tool_calls for message in messages):
+            raise _no_place("tool calls", "messages")
+        ids = self._encode(messages, tools)
         bos_id = self._tokenizer.bos_id
         return [bos_id, *ids] if self._tokenizer.add_bos and bos_id is not None and ids[:1] != [bos_id] else ids
 
-    def _encode(self, messages: Sequence[Message]) -> list[int]:
-        roles = [message.role for message in messages]
-        contents = [message.content for message in messages]
+    def _encode(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+        prose: list[str] = []
+        data: list[str] = []
+        values = template_values(messages, tools, prose=_noted_in(prose), data=_noted_in(data))
+        written = "".join((*prose, *data))
+        try:
+            written.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise RequestError("a message is not valid Unicode: it has a lone surrogate", param="messages") from error
         now = self._clock.utc_now()  # once, so that renderings can be compared
-        rendered = self._render(roles, contents, now)
-        for suspects in (self._beginnings, self._control_tokens):
-            places = [{*suspects(content)} for content in contents]
-            stand_ins = _stand_ins(
-                {content[at] for content, found in zip(contents, places, strict=True) for at in found},
-                avoid={*rendered, *"".join(contents)},
-            )
-            disguised = [_replaced(content, found, stand_ins) for content, found in zip(contents, places, strict=True)]
+        rendered = self._render(*values, now)
+        for in_prose, in_data in (
+            (self._beginnings, self._beginnings),
+            (self._beginnings, self._tokenizer.control.possible_starts),  # a template may look for "string" in a schema
+            (self._control_tokens, self._control_tokens),
+        ):
+            suspects = {text[at] for text in prose for at in in_prose(text)}
+            suspects |= {text[at] for text in data for at in in_data(text)}
+            stand_ins = _stand_ins(suspects, avoid={*rendered, *written})
             originals = {stand_in: original for original, stand_in in stand_ins.items()}
             try:
-                guarded = self._render(roles, disguised, now) if stand_ins else rendered
+                guarded = rendered
+                if stand_ins:
+                    disguise = _disguise(in_prose, stand_ins), _disguise(in_data, stand_ins)
+                    disguised = template_values(messages, tools, prose=disguise[0], data=disguise[1])
+                    guarded = self._render(*disguised, now)
             except TaximeterError:
                 continue  # it rendered the messages as they are: what it minds is the disguise
             if guarded.translate(str.maketrans(originals)) == rendered:
@@ -114,15 +132,15 @@ class ChatTemplate:
         """Places where a whole control token is written out."""
         return (at for at, _ in self._tokenizer.control.starts(content))
 
-    def _render(self, roles: Sequence[str], contents: Sequence[str], now: datetime) -> str:
+    def _render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, now: datetime) -> str:
         tokenizer = self._tokenizer
         try:
             return self._template.render(
-                messages=[{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)],
+                messages=messages,
                 add_generation_prompt=True,
                 bos_token=tokenizer.token_name(tokenizer.bos_id),
                 eos_token=tokenizer.token_name(tokenizer.eos_id),
-                tools=None,
+                tools=tools,
                 documents=None,
                 raise_exception=self._refuse,
                 strftime_now=now.strftime,
@@ -147,11 +165,28 @@ def _stand_ins(originals: set[str], *, avoid: set[str]) -> dict[str, str]:
     return stand_ins
 
 
-def _replaced(content: str, places: Collection[int], stand_ins: Mapping[str, str]) -> str:
-    characters = list(content)
-    for at in places:
-        characters[at] = stand_ins[characters[at]]
-    return "".join(characters)
+def _noted_in(texts: list[str]) -> Change:
+    def note(text: str) -> str:
+        texts.append(text)
+        return text
+
+    return note
+
+
+def _disguise(suspects: Callable[[str], Iterator[int]], stand_ins: Mapping[str, str]) -> Change:
+    def disguise(text: str) -> str:
+        characters = list(text)
+        for at in suspects(text):
+            characters[at] = stand_ins[text[at]]
+        return "".join(characters)
+
+    return disguise
+
+
+def _no_place(what: str, param: str) -> RequestError:
+    return RequestError(
+        f"this model's chat template has no place for {what}", param=param, hint="use a model that was made for tools"
+    )
 
 
 def _broken(why: str) -> ConfigError:

@@ -6,26 +6,30 @@ know: threads and event loops (`backend` has them), HTTP, money. Everything here
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from taximeter.clock import Clock
 from taximeter.engine import kernels
+from taximeter.engine.answer_rules import NO_RULES, AnswerRules, rules_of
 from taximeter.engine.chat_template import ChatTemplate
-from taximeter.engine.kv_cache import BLOCK_TOKENS, BlockPool, KVCacheManager, PoolCensus
-from taximeter.engine.metering import StepCosts, divide_exactly
+from taximeter.engine.energy import EnergyMeter
+from taximeter.engine.kv_cache import BLOCK_TOKENS, KVCacheManager, PoolCensus
+from taximeter.engine.kv_sizing import MOST_TOKENS, cache_tokens, group_sizes
+from taximeter.engine.limits import NOT_TOLD, KnownLimits
+from taximeter.engine.metering import Span, StepCosts
 from taximeter.engine.model_runner import ModelRunner
-from taximeter.engine.models import KVMemory, Model
+from taximeter.engine.models import KVFormat, Model, WeightFormat, kv_bytes_per_token
 from taximeter.engine.models.decoder import F32
 from taximeter.engine.output import OutputPiece, OutputProcessor
 from taximeter.engine.request_state import RequestState, SequenceState, SequenceStatus
 from taximeter.engine.sampler import Pick, Sampler
 from taximeter.engine.scheduler import Chunk, Scheduler, SchedulerOutput
+from taximeter.engine.structured import Grammars
 from taximeter.engine.tokenizer import Tokenizer
-from taximeter.engine.weights import ModelConfig
 from taximeter.errors import ConfigError, PromptTooLong, RequestError
 from taximeter.records import (
     Basis,
@@ -46,17 +50,15 @@ from taximeter.records import (
 
 Deliver = Callable[[Sequence[Event]], None]
 BACKEND_NAME = "embedded"
-_LEAST_CACHE_TOKENS = 16_384
-_MOST_CACHE_TOKENS = 1 << 20
-_CACHE_SHARE_OF_MEMORY = 4  # at most one part in this many of the machine's memory
-_ASSUMED_MEMORY_BYTES = 4 << 30  # where the system does not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
     """`step_tokens` is the token budget of a step, None for no limit. `kv_cache_tokens` None picks room for one
     context of the model, and at least 16,384 tokens, as far as a quarter of the machine's memory goes. `threads` None
-    leaves the kernels all of the machine.
+    leaves the kernels all of the machine. `weights` None keeps the weights as their file has them; another format
+    is made of them at load. `kv_format` is that of the KV cache; the reference path has neither choice. `limits` are
+    the machine's, for receipts to say what share of them was used.
     """
 
     step_tokens: int | None = 512
@@ -66,6 +68,9 @@ class EngineOptions:
     max_queued_requests: int = 256
     prefix_caching: bool = True
     threads: int | None = None
+    weights: WeightFormat | None = None
+    kv_format: KVFormat = "bf16"
+    limits: KnownLimits = NOT_TOLD
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -102,22 +107,43 @@ class EngineCore:
         self.tokenizer = tokenizer
         self.busy_ns = 0
         self.chat_template = chat_template
+        self._grammars = Grammars(tokenizer, logits=self.config.vocab_size)
         self._clock = clock
         self._kernels = kernels.level()
-        blocks = max(1, (options.kv_cache_tokens or _cache_tokens(self.config)) // options.block_tokens)
-        self.kv = KVCacheManager(
-            BlockPool(blocks), block_tokens=options.block_tokens, prefix_caching=options.prefix_caching
+        tokens = options.kv_cache_tokens or cache_tokens(self.config, options.kv_format)
+        step_tokens = options.step_tokens or sys.maxsize
+        sizes = group_sizes(
+            self.config,
+            tokens,
+            block_tokens=options.block_tokens,
+            step_tokens=step_tokens,
+            max_running=options.max_running,
         )
+        self.kv = KVCacheManager(sizes, block_tokens=options.block_tokens, prefix_caching=options.prefix_caching)
+        self._room_tokens = min(self.kv.capacity_tokens(step_tokens), max(tokens, MOST_TOKENS))
         self.scheduler = Scheduler(self.kv, step_tokens=options.step_tokens, max_running=options.max_running)
         try:
-            self._runner = ModelRunner(model, blocks=blocks, block_tokens=options.block_tokens)
+            self._runner = ModelRunner(
+                model,
+                blocks=[size.blocks for size in sizes],
+                block_tokens=options.block_tokens,
+                kv_format=options.kv_format,
+            )
         except (MemoryError, ValueError) as error:
             raise ConfigError(
-                f"there is no memory for a KV cache of {blocks * options.block_tokens} tokens of {name}",
+                f"there is no memory for a KV cache of {tokens} tokens of {name}",
                 hint="set kv_cache_tokens lower",
             ) from error
-        self._costs = StepCosts.of(self.config)
-        self._longest_token_bytes = max(len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocab_size))
+        kv_format = "f32" if kernels.native_level() is None else options.kv_format
+        self._costs = StepCosts.of(
+            self.config,
+            weight_bytes_per_pass=model.weight_bytes_per_pass,
+            kv_bytes_per_token=kv_bytes_per_token(self.config, kv_format),
+        )
+        self._energy = EnergyMeter()
+        self._limits = options.limits
+        limits = options.limits.limits
+        self._ceiling = None if limits is None else limits.at(kernels.threads()).ceiling(model.arithmetic)
         self._active: dict[str, _Active] = {}
 
     @property
@@ -127,7 +153,7 @@ class EngineCore:
     @property
     def limit_tokens(self) -> int:
         """The most tokens that a prompt and one of its answers can have together."""
-        return min(self.config.context_length_tokens, self.kv.capacity_tokens)
+        return min(self.config.context_length_tokens, self._room_tokens)
 
     def check(self, sampling: Sampling) -> None:
         """Raises RequestError for what is asked of tokens that this model does not have."""
@@ -152,7 +178,8 @@ class EngineCore:
                     hint="send a plain prompt to the completions endpoint",
                 )
             self._refuse_hopeless(sum(len(message.content) for message in prompt.messages))
-            ids = tuple(self.chat_template.encode(prompt.messages))
+            tools = () if prompt.toolbox is None else prompt.toolbox.tools
+            ids = tuple(self.chat_template.encode(prompt.messages, tools))
         elif prompt.text is not None:
             self._refuse_hopeless(len(prompt.text))
             ids = tuple(self.tokenizer.encode_prompt(prompt.text))
@@ -165,9 +192,14 @@ class EngineCore:
             raise RequestError("the prompt is empty: there is no token to begin from", param="prompt")
         return ids
 
+    def rules(self, prompt: Prompt) -> AnswerRules:
+        """What the answer to an encoded prompt has to keep to. Thread-safe. Raises RequestError."""
+        syntax = None if self.chat_template is None else self.chat_template.call_syntax
+        return rules_of(prompt, syntax, self.tokenizer, self._grammars)
+
     def _refuse_hopeless(self, characters: int) -> None:
         """A text that cannot fit whatever its tokens are is not worth tokenizing."""
-        at_least = -(-characters // self._longest_token_bytes)
+        at_least = -(-characters // self.tokenizer.longest_token_characters)
         if at_least >= self.limit_tokens:
             raise PromptTooLong(
                 f"{self.name} has room for {self.limit_tokens} tokens; this prompt has {characters} characters, at "
@@ -188,8 +220,15 @@ class EngineCore:
             )
         return room if wanted is None else wanted
 
-    def add(self, request: Request, prompt: tuple[int, ...], max_output_tokens: int, deliver: Deliver) -> None:
-        """Queue a request whose prompt `encode` and whose limit `answer_limit` gave."""
+    def add(
+        self,
+        request: Request,
+        prompt: tuple[int, ...],
+        max_output_tokens: int,
+        deliver: Deliver,
+        rules: AnswerRules = NO_RULES,
+    ) -> None:
+        """Queue a request whose prompt `encode`, whose limit `answer_limit` and whose rules `rules` gave."""
         sequences: list[SequenceState] = []
         for choice in range(request.sampling.choices):
             sequences.append(
@@ -211,12 +250,19 @@ class EngineCore:
                     choice=sequence.choice,
                     penalized=penalized,
                     stop_ids=self.tokenizer.stop_ids,
+                    matcher=rules.new_matcher(),
                 )
                 for sequence in sequences
             ],
             outputs=[
-                OutputProcessor(self.tokenizer, request.sampling, max_output_tokens=max_output_tokens)
-                for _ in sequences
+                OutputProcessor(
+                    self.tokenizer,
+                    request.sampling,
+                    max_output_tokens=max_output_tokens,
+                    reader=rules.new_reader(f"{request.id}/{sequence.choice}"),
+                    marks=rules.marks,
+                )
+                for sequence in sequences
             ],
         )
         for sequence in sequences:
@@ -247,7 +293,7 @@ class EngineCore:
     def nothing_taken(self) -> Served:
         """The account of a request that was never taken up."""
         usage = Usage(input_fresh_tokens=0, input_cache_read_tokens=0, output_text_tokens=0, basis=Basis.MEASURED)
-        work = Work(prefill_passes=0, decode_passes=0, computed_tokens=0, kernels=self._kernels)
+        work = self._work(RequestState(request_id="", sequences=[]))
         at_ns = self._clock.monotonic_ns()
         return Served(at_ns=at_ns, usage=usage, work=work, served_by=BACKEND_NAME, model=self.name)
 
@@ -260,6 +306,7 @@ class EngineCore:
         self._flush()  # now, not after the pass: whoever left the queue makes room for the next
         if not plan.chunks:
             return
+        energy_uj = self._energy.read_uj()
         logits = iter(self._runner.run(plan.chunks))
         written: list[tuple[SequenceState, Pick, OutputPiece]] = []
         for chunk in plan.chunks:
@@ -268,16 +315,14 @@ class EngineCore:
             if chunk.catches_up:
                 written.append(self._write(chunk.sequence, next(logits)))
         ended_ns = self._clock.monotonic_ns()
-        self._charge(plan.chunks, ended_ns - started_ns)
+        self._charge(plan.chunks, ended_ns - started_ns, self._used_uj(energy_uj))
         for sequence, pick, piece in written:
             self._active[sequence.request_id].events.append(self._tokens_event(sequence, pick, piece, ended_ns))
         self._close_step(plan, ended_ns)
 
     def audit(self) -> PoolCensus:
         """Check the KV memory against everybody who holds a block of it. Raises InvariantBroken."""
-        return self.kv.pool.audit(
-            sequence.blocks for active in self._active.values() for sequence in active.state.sequences
-        )
+        return self.kv.audit(sequence for active in self._active.values() for sequence in active.state.sequences)
 
     def _note_plan(self, plan: SchedulerOutput, at_ns: int) -> None:
         for sequence in plan.admitted:
@@ -286,7 +331,8 @@ class EngineCore:
                 state.reused_tokens += sequence.computed_tokens
                 if sequence.leader is None:
                     state.cache_hit_tokens = sequence.computed_tokens
-        self._note_phases(at_ns)
+            state.counted_places = 0
+        self._note_phases((*plan.admitted, *plan.preempted), at_ns)
 
     def _note_work(self, chunk: Chunk) -> None:
         state = self._active[chunk.sequence.request_id].state
@@ -299,7 +345,7 @@ class EngineCore:
         active = self._active[sequence.request_id]
         pick = active.samplers[sequence.choice].pick(logits)
         sequence.output.append(pick.token_id)
-        piece = active.outputs[sequence.choice].push(pick.token_id)
+        piece = active.outputs[sequence.choice].push(pick.token_id, pick.end)
         sequence.finish_reason = piece.finish_reason
         return sequence, pick, piece
 
@@ -308,23 +354,29 @@ class EngineCore:
             at_ns=at_ns,
             choice=sequence.choice,
             new_tokens=1,
-            text=piece.text + piece.tail,
+            text=piece.text,
+            calls=piece.calls,
             token_ids=(pick.token_id,),
             logprobs=() if pick.logprob is None else (self._position(pick, pick.logprob),),
         )
 
-    def _charge(self, chunks: Sequence[Chunk], step_ns: int) -> None:
+    def _charge(self, chunks: Sequence[Chunk], step_ns: int, energy_uj: int | None) -> None:
         self.busy_ns += step_ns
-        flops = [self._costs.of_chunk(chunk.start, chunk.end, int(chunk.catches_up)) for chunk in chunks]
+        spans = [Span(start=chunk.start, end=chunk.end, logit_rows=int(chunk.catches_up)) for chunk in chunks]
         passes: dict[str, set[bool]] = {}
-        for chunk, share_ns in zip(chunks, divide_exactly(step_ns, flops), strict=True):
+        for chunk, share in zip(chunks, self._costs.shares(spans, step_ns=step_ns, energy_uj=energy_uj), strict=True):
             request_id = chunk.sequence.request_id
-            self._active[request_id].state.compute_ns += share_ns
-            passes.setdefault(request_id, set()).add(chunk.start < len(chunk.sequence.prompt))
+            is_prefill = chunk.start < len(chunk.sequence.prompt)
+            self._active[request_id].state.charge(share, is_prefill=is_prefill)
+            passes.setdefault(request_id, set()).add(is_prefill)
         for request_id, kinds in passes.items():
             state = self._active[request_id].state
             state.prefill_passes += True in kinds
             state.decode_passes += False in kinds
+
+    def _used_uj(self, before_uj: int | None) -> int | None:
+        after_uj = self._energy.read_uj()
+        return None if before_uj is None or after_uj is None else after_uj - before_uj
 
     def _close_step(self, plan: SchedulerOutput, at_ns: int) -> None:
         for chunk in plan.chunks:
@@ -334,7 +386,7 @@ class EngineCore:
                 self._active[sequence.request_id].events.append(
                     ChoiceFinished(at_ns=at_ns, choice=sequence.choice, reason=sequence.finish_reason)
                 )
-        self._note_phases(at_ns)
+        self._note_phases((chunk.sequence for chunk in plan.chunks), at_ns)
         for request_id in {chunk.sequence.request_id: None for chunk in plan.chunks}:
             active = self._active[request_id]
             if active.state.is_finished:
@@ -347,16 +399,24 @@ class EngineCore:
         for active in self._active.values():
             active.flush()
 
-    def _note_phases(self, at_ns: int) -> None:
-        for active in self._active.values():
+    def _note_phases(self, changed: Iterable[SequenceState], at_ns: int) -> None:
+        """`changed` are all sequences to which something happened that a request's phase may follow from."""
+        for request_id in {sequence.request_id: None for sequence in changed}:
+            active = self._active[request_id]
             state = active.state
             if not state.is_finished and (phase := state.current_phase()) is not state.phase:
                 state.phase = phase
                 active.events.append(PhaseEntered(at_ns=at_ns, phase=phase))
 
     def _served(self, state: RequestState, at_ns: int) -> Served:
-        return Served(
-            at_ns=at_ns, usage=state.usage(), work=state.work(self._kernels), served_by=BACKEND_NAME, model=self.name
+        return Served(at_ns=at_ns, usage=state.usage(), work=self._work(state), served_by=BACKEND_NAME, model=self.name)
+
+    def _work(self, state: RequestState) -> Work:
+        unknown = {"ceiling": self._limits.unknown_reason, "energy_uj": self._energy.unknown_reason}
+        return state.work(
+            self._kernels,
+            ceiling=self._ceiling,
+            unknown_reasons={name: reason for name, reason in unknown.items() if reason is not None},
         )
 
     def _position(self, pick: Pick, logprob: float) -> PositionLogprobs:
@@ -368,18 +428,3 @@ class EngineCore:
     def _token_logprob(self, token_id: int, logprob: float) -> TokenLogprob:
         utf8 = self.tokenizer.token_bytes(token_id)
         return TokenLogprob(token_id=token_id, text=utf8.decode("utf-8", "replace"), utf8=utf8, logprob=logprob)
-
-
-def _cache_tokens(config: ModelConfig) -> int:
-    """How much KV cache a model gets unless somebody says otherwise. Its context length is a word of the file's, and
-    no reason to allocate more than there is."""
-    wanted = max(config.context_length_tokens, _LEAST_CACHE_TOKENS)
-    affordable = _memory_bytes() // _CACHE_SHARE_OF_MEMORY // KVMemory.bytes_per_token(config)
-    return max(1, min(wanted, affordable, _MOST_CACHE_TOKENS))
-
-
-def _memory_bytes() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return _ASSUMED_MEMORY_BYTES

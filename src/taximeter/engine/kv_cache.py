@@ -1,7 +1,10 @@
 """Paged KV memory as bookkeeping: which block belongs to whom, and which can be found again.
 
-Owns: the pool of blocks, their reference counts, the hash chain over full blocks that makes prefixes shareable, and
+Owns: the pools of blocks, their reference counts, the hash chain over full blocks that makes prefixes shareable, and
 the order in which blocks are given away. Refuses to know: tensors, models and time. Blocks are numbers here.
+
+A model's layers come in groups that see the same keys, and each group has a pool and block tables of its own. Where a
+window slides, a block that no later row of its sequence can see is let go of; a hole stays in its place in the table.
 
 A block is in exactly one of three states, and `BlockPool.audit` proves it:
 
@@ -16,12 +19,14 @@ longest ago.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from struct import pack
 
-from taximeter.engine.request_state import SequenceState
+from taximeter.engine.request_state import HOLE, SequenceState
 from taximeter.errors import InvariantBroken
 
 BLOCK_TOKENS = 16
@@ -29,30 +34,41 @@ BLOCK_TOKENS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolCensus:
-    """How many blocks are in each state. The three always sum to the pool's size."""
+    """How many blocks are in each state. The three always sum to the size of the pool, or of all pools."""
 
     free: int
     cached: int
     used: int
 
+    def __add__(self, other: PoolCensus) -> PoolCensus:
+        return PoolCensus(free=self.free + other.free, cached=self.cached + other.cached, used=self.used + other.used)
+
 
 class BlockPool:
-    """A fixed number of blocks, lent out with reference counts."""
+    """A fixed number of blocks, lent out with reference counts.
 
-    def __init__(self, blocks: int) -> None:
+    A block takes no memory until it is first lent. When `cached_blocks` are cached, the oldest of them are lent again
+    before any that was never lent; None is no such limit.
+    """
+
+    def __init__(self, blocks: int, *, cached_blocks: int | None = None) -> None:
         if blocks < 1:
             raise ValueError(f"a pool needs at least one block, not {blocks}")
+        if cached_blocks is not None and cached_blocks < 1:
+            raise ValueError(f"at least one block must be allowed to be cached, not {cached_blocks}")
         self.blocks = blocks
+        self.touched_blocks = 0  # those that were ever lent are the first so many
+        self._cached_blocks = blocks if cached_blocks is None else cached_blocks
         self._references = [0] * blocks
         self._hashes: list[bytes | None] = [None] * blocks
         self._by_hash: dict[bytes, int] = {}
-        # Everything with no references, in the order it is given away.
-        self._available: OrderedDict[int, None] = OrderedDict.fromkeys(range(blocks))
+        self._free = list(reversed(range(blocks)))  # the last one goes first
+        self._cached: OrderedDict[int, None] = OrderedDict()  # the first one goes first
 
     @property
     def available(self) -> int:
         """Blocks that `take` can hand out now, the cached ones among them."""
-        return len(self._available)
+        return len(self._free) + len(self._cached)
 
     def find(self, block_hash: bytes) -> int | None:
         """The block that holds the tokens of `block_hash`, None when no block does."""
@@ -64,20 +80,27 @@ class BlockPool:
 
     def take(self, count: int) -> list[int]:
         """`count` blocks with one reference each, forgetting what they cached. The caller has checked `available`."""
-        if count > len(self._available):
-            raise InvariantBroken(f"{count} blocks wanted, {len(self._available)} available")
-        taken: list[int] = []
-        for _ in range(count):
-            block, _none = self._available.popitem(last=False)
-            self._forget(block)
+        if count > self.available:
+            raise InvariantBroken(f"{count} blocks wanted, {self.available} available")
+        taken = [self._next() for _ in range(count)]
+        for block in taken:
             self._references[block] = 1
-            taken.append(block)
         return taken
+
+    def _next(self) -> int:
+        untouched = bool(self._free) and self._free[-1] >= self.touched_blocks
+        if self._free and not (untouched and len(self._cached) >= self._cached_blocks):
+            block = self._free.pop()
+            self.touched_blocks = max(self.touched_blocks, block + 1)
+        else:
+            block, _none = self._cached.popitem(last=False)
+            self._forget(block)
+        return block
 
     def share(self, block: int) -> None:
         """One more holder of a block that `find` gave."""
         if self._references[block] == 0:
-            del self._available[block]
+            del self._cached[block]
         self._references[block] += 1
 
     def release(self, blocks: Sequence[int]) -> None:
@@ -88,9 +111,10 @@ class BlockPool:
                 raise InvariantBroken(f"block {block} released more often than held")
             self._references[block] -= 1
             if self._references[block] == 0:
-                self._available[block] = None
                 if self._hashes[block] is None:
-                    self._available.move_to_end(block, last=False)
+                    self._free.append(block)
+                else:
+                    self._cached[block] = None
 
     def remember(self, block: int, block_hash: bytes) -> None:
         """Make a held, full block findable. Of two blocks with the same content the first stays findable."""
@@ -112,93 +136,213 @@ class BlockPool:
         Raises InvariantBroken if a reference, a hash or a place in the queue is wrong.
         """
         held = Counter(block for table in tables for block in table)
+        free = set(self._free)
         for block, references in enumerate(self._references):
             if held[block] != references:
                 raise InvariantBroken(f"block {block}: {references} references, {held[block]} holders")
-            if (references == 0) != (block in self._available):
+            places = (block in free) + (block in self._cached)
+            if places != (references == 0) or (block in self._cached and self._hashes[block] is None):
                 raise InvariantBroken(f"block {block}: {references} references, yet wrongly (un)available")
+            if block in free and self._hashes[block] is not None:
+                raise InvariantBroken(f"block {block} is free, yet a hash finds it")
         for block_hash, block in self._by_hash.items():
             if self._hashes[block] != block_hash:
                 raise InvariantBroken(f"block {block} is found under a hash that it does not have")
         if len(self._by_hash) != sum(block_hash is not None for block_hash in self._hashes):
             raise InvariantBroken("a block has a hash that does not find it")
-        cached = sum(self._hashes[block] is not None for block in self._available)
-        free, used = (len(self._available) - cached, sum(references > 0 for references in self._references))
-        if free + cached + used != self.blocks:
-            raise InvariantBroken(f"{free} free + {cached} cached + {used} used is not {self.blocks}")
-        return PoolCensus(free=free, cached=cached, used=used)
+        census = PoolCensus(
+            free=len(self._free), cached=len(self._cached), used=sum(references > 0 for references in self._references)
+        )
+        if census.free + census.cached + census.used != self.blocks:
+            raise InvariantBroken(f"{census} does not sum to {self.blocks}")
+        return census
+
+
+def blocks_at_once(tokens: int, block_tokens: int) -> int:
+    """The most blocks in which so many tokens (one at least) in a row lie, wherever in a block they begin."""
+    return (tokens - 2) // block_tokens + 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSize:
+    """What one group of layers is given: see `BlockPool` for the blocks, `LayerGroup` for the window."""
+
+    blocks: int
+    window: int | None = None
+    cached_blocks: int | None = None
+
+
+class _Group:
+    """The pool of one group of layers, and how far back its rows see."""
+
+    def __init__(self, size: GroupSize, block_tokens: int) -> None:
+        self.size = size
+        self.pool = BlockPool(size.blocks, cached_blocks=size.cached_blocks)
+        self._block_tokens = block_tokens
+
+    def first_seen(self, position: int) -> int:
+        """The first block that rows at `position` and later see."""
+        return 0 if self.size.window is None else max(0, position - self.size.window + 1) // self._block_tokens
+
+    def most_blocks(self, known: int, step_tokens: int) -> int:
+        """The most blocks that a sequence of `known` tokens needs at once, `step_tokens` at a time."""
+        whole = -(-known // self._block_tokens)
+        if self.size.window is None:
+            return whole
+        return min(whole, blocks_at_once(self.size.window - 1 + min(known, step_tokens), self._block_tokens))
+
+    def longest_hit(self, hashes: Sequence[bytes]) -> int:
+        """How many blocks, of those with these hashes, the next token can follow: all that it sees are there, and the
+        last one, if only to say that it was computed."""
+        longest = run_start = 0  # the blocks from run_start on are there
+        for index, block_hash in enumerate(hashes):
+            if self.pool.find(block_hash) is None:
+                run_start = index + 1
+            elif run_start <= self.first_seen((index + 1) * self._block_tokens):
+                longest = index + 1
+        return longest
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What a sequence is to get of one group."""
+
+    group: _Group
+    holes: int
+    hits: list[int]
+    wanted: int
+
+    @property
+    def fits(self) -> bool:
+        pool = self.group.pool
+        return self.wanted <= pool.available - sum(pool.is_idle(block) for block in self.hits)
 
 
 class KVCacheManager:
-    """Gives sequences the blocks they need, sharing full blocks of equal prefixes."""
+    """Gives sequences the blocks they need, sharing full blocks of equal prefixes.
 
-    def __init__(self, pool: BlockPool, *, block_tokens: int = BLOCK_TOKENS, prefix_caching: bool = True) -> None:
-        self.pool = pool
+    `groups`: one for each group of layers, at most one that sees everything and then at most one that slides. Step
+    tokens, wherever they are asked for, are the most tokens of one sequence that a step computes.
+    """
+
+    def __init__(
+        self, groups: Sequence[GroupSize], *, block_tokens: int = BLOCK_TOKENS, prefix_caching: bool = True
+    ) -> None:
+        kinds = [size.window is not None for size in groups]
+        if kinds not in ([False], [True], [False, True]):
+            raise ValueError(f"layers see everything or slide, in this order; not {groups}")
         self.block_tokens = block_tokens
         self.prefix_caching = prefix_caching
+        self._groups = [_Group(size, block_tokens) for size in groups]
 
     @property
-    def capacity_tokens(self) -> int:
-        """The longest sequence that can be held at all."""
-        return self.pool.blocks * self.block_tokens
+    def pools(self) -> tuple[BlockPool, ...]:
+        """The pool of each group."""
+        return tuple(group.pool for group in self._groups)
 
-    def admit(self, sequence: SequenceState) -> bool:
-        """Give `sequence`, which holds nothing, blocks for *all* its known tokens, as many as possible from the
-        prefix cache; False, with nothing changed, if it does not fit whole. Checking only the first chunk would
-        admit too much and then thrash.
+    def capacity_tokens(self, step_tokens: int) -> int:
+        """The longest sequence that can be held at all: no limit where only a window is kept, and there is room for
+        it and a step."""
+        return min(
+            sys.maxsize
+            if group.most_blocks(sys.maxsize, step_tokens) <= group.pool.blocks
+            else group.pool.blocks * self.block_tokens
+            for group in self._groups
+        )
 
-        Sets its block table and `computed_tokens` (the hit). The last token is never a hit: it has to be computed
+    def admit(self, sequence: SequenceState, step_tokens: int) -> bool:
+        """Give `sequence`, which holds nothing, blocks for *all* its known tokens, and where a window slides, the most
+        it needs at once until they are computed; as many as possible from the prefix cache. False, with nothing
+        changed, if it does not fit whole. Checking only the first chunk would admit too much and then thrash.
+
+        Sets its block tables and `computed_tokens` (the hit). The last token is never a hit: it has to be computed
         for its logits.
         """
-        hits = self._find_prefix(sequence)
-        wanted = self._blocks_for(sequence.known_tokens) - len(hits)
-        if wanted > self.pool.available - sum(self.pool.is_idle(block) for block in hits):
+        hashes = self._hashes_of_hit(sequence)
+        hit_tokens = len(hashes) * self.block_tokens
+        shares: list[_Share] = []
+        for group in self._groups:
+            holes = group.first_seen(hit_tokens)
+            hits = [block for block_hash in hashes[holes:] if (block := group.pool.find(block_hash)) is not None]
+            needed = group.most_blocks(sequence.known_tokens, step_tokens)
+            wanted = min(holes + needed, self._blocks_for(sequence.known_tokens)) - len(hashes)
+            shares.append(_Share(group, holes, hits, wanted))
+        if not all(share.fits for share in shares):
             return False
-        for block in hits:
-            self.pool.share(block)
-        sequence.blocks = hits + self.pool.take(wanted)
-        sequence.computed_tokens = len(hits) * self.block_tokens
+        for share in shares:
+            for block in share.hits:
+                share.group.pool.share(block)
+            sequence.block_tables.append([HOLE] * share.holes + share.hits + share.group.pool.take(share.wanted))
+        sequence.computed_tokens = hit_tokens
         return True
 
     def grow(self, sequence: SequenceState, tokens: int) -> bool:
         """Make room for `tokens` tokens in all; False, with nothing changed, if there is none."""
-        wanted = self._blocks_for(tokens) - len(sequence.blocks)
-        if wanted > self.pool.available:
+        blocks = self._blocks_for(tokens)
+        wanted = [max(0, blocks - len(table)) for table in sequence.block_tables]
+        if not any(wanted):
+            return True
+        if any(count > pool.available for count, pool in zip(wanted, self.pools, strict=True)):
             return False
-        if wanted > 0:
-            sequence.blocks.extend(self.pool.take(wanted))
+        for table, count, pool in zip(sequence.block_tables, wanted, self.pools, strict=True):
+            table.extend(pool.take(count))
         return True
 
     def note_computed(self, sequence: SequenceState, before: int) -> None:
-        """Make the blocks findable that became full since `before` computed tokens."""
-        if not self.prefix_caching:
-            return
-        first, last = (before // self.block_tokens, sequence.computed_tokens // self.block_tokens)
-        for index in range(first, last):
-            self.pool.remember(sequence.blocks[index], self._hash(sequence, index))
+        """Make the blocks findable that became full since `before` computed tokens, and let go of those that no later
+        row sees."""
+        full = range(before // self.block_tokens, sequence.computed_tokens // self.block_tokens)
+        for group, table in zip(self._groups, sequence.block_tables, strict=True):
+            if self.prefix_caching:
+                for index in full:
+                    group.pool.remember(table[index], self._hash(sequence, index))
+            first, end = group.first_seen(before), group.first_seen(sequence.computed_tokens)
+            # The latest are worth most, for they lie beside what is still held.
+            group.pool.release(table[first:end][::-1])
+            table[first:end] = [HOLE] * (end - first)
 
     def release(self, sequence: SequenceState) -> None:
         """Take all blocks back. What was computed stays findable until the memory is needed."""
-        self.pool.release(sequence.blocks)
-        sequence.blocks = []
+        if sequence.block_tables:
+            for group, table in zip(self._groups, sequence.block_tables, strict=True):
+                group.pool.release(table[group.first_seen(sequence.computed_tokens) :])
+        sequence.block_tables = []
         sequence.computed_tokens = 0
 
     def reset(self) -> None:
-        """A new pool: nobody holds anything, nothing is cached. For when whoever held something is gone."""
-        self.pool = BlockPool(self.pool.blocks)
+        """New pools: nobody holds anything, nothing is cached. For when whoever held something is gone."""
+        self._groups = [_Group(group.size, self.block_tokens) for group in self._groups]
+
+    def audit(self, sequences: Iterable[SequenceState]) -> PoolCensus:
+        """Audit every pool against `sequences`, all that hold any block; the census of all groups together.
+
+        Raises InvariantBroken for what `BlockPool.audit` finds, and for a sequence with a hole where one of its later
+        rows looks, or a block where none does.
+        """
+        holders = [sequence for sequence in sequences if sequence.block_tables]
+        census = PoolCensus(free=0, cached=0, used=0)
+        for number, group in enumerate(self._groups):
+            held: list[list[int]] = []
+            for sequence in holders:
+                table = sequence.block_tables[number]
+                holes = group.first_seen(sequence.computed_tokens)
+                if any(block != HOLE for block in table[:holes]) or HOLE in table[holes:]:
+                    raise InvariantBroken(f"{sequence.request_id} holds {table} at {sequence.computed_tokens} tokens")
+                held.append(table[holes:])
+            census += group.pool.audit(held)
+        return census
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_tokens)
 
-    def _find_prefix(self, sequence: SequenceState) -> list[int]:
-        hits: list[int] = []
-        if self.prefix_caching:
-            for index in range((sequence.known_tokens - 1) // self.block_tokens):
-                block = self.pool.find(self._hash(sequence, index))
-                if block is None:
-                    break
-                hits.append(block)
-        return hits
+    def _hashes_of_hit(self, sequence: SequenceState) -> list[bytes]:
+        """Of the full blocks of the longest prefix that all groups can go on from."""
+        if not self.prefix_caching:
+            return []
+        hashes = [self._hash(sequence, index) for index in range((sequence.known_tokens - 1) // self.block_tokens)]
+        for group in self._groups:  # a hit of the first, cut short, is one too
+            hashes = hashes[: group.longest_hit(hashes)]
+        return hashes
 
     def _hash(self, sequence: SequenceState, index: int) -> bytes:
         """The hash of full block `index`: of its tokens and, through its parent's hash, of all before it."""
@@ -206,6 +350,6 @@ class KVCacheManager:
         edges = range(len(chain) * self.block_tokens, (index + 2) * self.block_tokens, self.block_tokens)
         for start, end in pairwise(edges):
             parent = chain[-1] if chain else b""
-            tokens = b"".join(token.to_bytes(4, "little") for token in sequence.tokens(start, end))
-            chain.append(hashlib.blake2b(parent + tokens, digest_size=16).digest())
+            tokens = sequence.tokens(start, end)
+            chain.append(hashlib.blake2b(parent + pack(f"<{len(tokens)}I", *tokens), digest_size=16).digest())
         return chain[index]

@@ -1,9 +1,9 @@
-"""Who pays for a step: machine time divided among the requests that shared it, to the nanosecond.
+"""Who pays for a step: machine time, bytes read and energy, divided among the requests that shared it, exactly.
 
-The work a request brings to a step is counted in floating point operations of the algorithm, not of a machine:
-every token goes through all weight matrices once, attends to its own context, and the rows whose next token is picked
-also go through the language-model head. Reading the weights is thereby shared by tokens, and attention is paid by
-each one's own context.
+The work a request brings to a step is counted in operations of the algorithm, not of a machine: every token goes
+through all weight matrices once, attends to its own context, and the rows whose next token is picked also go through
+the language-model head. Time and energy are divided by that. Bytes are the algorithm's too: the weights are read once
+for all rows of a step and shared by rows, keys and values are each row's own sequence's.
 """
 
 from __future__ import annotations
@@ -28,9 +28,28 @@ def divide_exactly(total: int, weights: Sequence[int]) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Positions `start` to `end` (exclusive) of one sequence, in one step, `logit_rows` of them with logits."""
+
+    start: int
+    end: int
+    logit_rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What a span is charged of its step. `energy_uj` is None where the step's was not known."""
+
+    compute_ns: int
+    operations: int
+    read_bytes: int
+    energy_uj: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepCosts:
     """Floating point operations of one model: per token through the weights, per token and layer per key attended
-    to, and per row of logits."""
+    to, and per row of logits. And bytes: of the weights a pass reads, and of one key with its value in one layer."""
 
     linear_flop_per_token: int
     head_flop_per_row: int
@@ -38,10 +57,13 @@ class StepCosts:
     global_layers: int
     sliding_layers: int
     sliding_window: int
+    weight_bytes_per_pass: int = 0
+    kv_bytes_per_key: int = 0
 
     @classmethod
-    def of(cls, config: ModelConfig) -> StepCosts:
-        """Formulas: 2 operations per weight; 4 per head, head dimension and key (scores and weighted sum)."""
+    def of(cls, config: ModelConfig, *, weight_bytes_per_pass: int, kv_bytes_per_token: int) -> StepCosts:
+        """Formulas: 2 operations per weight; 4 per head, head dimension and key (scores and weighted sum).
+        `kv_bytes_per_token` is that of all layers together."""
         width = config.heads * config.head_dim
         attention = config.hidden_size * (2 * width + 2 * config.kv_heads * config.head_dim)
         feed_forward = 3 * config.hidden_size * config.ff_size
@@ -53,6 +75,8 @@ class StepCosts:
             global_layers=config.layers - sliding,
             sliding_layers=sliding,
             sliding_window=config.sliding_window or 0,
+            weight_bytes_per_pass=weight_bytes_per_pass,
+            kv_bytes_per_key=kv_bytes_per_token // config.layers,
         )
 
     def of_chunk(self, start: int, end: int, logit_rows: int) -> int:
@@ -65,6 +89,29 @@ class StepCosts:
             + keys * self.attention_flop_per_key
             + logit_rows * self.head_flop_per_row
         )
+
+    def kv_read_bytes(self, start: int, end: int) -> int:
+        """Keys and values that positions `start` to `end` (exclusive) attend to, each read once for all of them."""
+        first = max(0, start - self.sliding_window + 1)
+        return self.kv_bytes_per_key * (self.global_layers * end + self.sliding_layers * (end - first))
+
+    def shares(self, spans: Sequence[Span], *, step_ns: int, energy_uj: int | None) -> list[Share]:
+        """What each span is charged of a step. Everything sums to the step's total: `step_ns`, `energy_uj`, and one
+        reading of the weights with every span's keys and values."""
+        operations = [self.of_chunk(span.start, span.end, span.logit_rows) for span in spans]
+        weights = divide_exactly(self.weight_bytes_per_pass, [span.end - span.start for span in spans])
+        energy = [None] * len(spans) if energy_uj is None else divide_exactly(energy_uj, operations)
+        return [
+            Share(
+                compute_ns=compute_ns,
+                operations=count,
+                read_bytes=weight_bytes + self.kv_read_bytes(span.start, span.end),
+                energy_uj=uj,
+            )
+            for span, compute_ns, count, weight_bytes, uj in zip(
+                spans, divide_exactly(step_ns, operations), operations, weights, energy, strict=True
+            )
+        ]
 
     def _windowed(self, tokens: int) -> int:
         """Keys that the first `tokens` positions attend to in a sliding layer: sum of min(i, window)."""

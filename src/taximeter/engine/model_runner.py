@@ -7,18 +7,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from taximeter.engine.models import Batch, KVMemory, Model
-from taximeter.engine.models.decoder import F32
+from taximeter.engine.models import Batch, KVFormat, KVMemory, Model
+from taximeter.engine.models.decoder import F32, I32
+from taximeter.engine.request_state import HOLE
 from taximeter.engine.scheduler import Chunk
 
 
 class ModelRunner:
-    """Runs steps of one model over one pool of blocks."""
+    """Runs steps of one model over a pool of blocks for each group of its layers."""
 
-    def __init__(self, model: Model, *, blocks: int, block_tokens: int) -> None:
+    def __init__(self, model: Model, *, blocks: Sequence[int], block_tokens: int, kv_format: KVFormat) -> None:
         self._model = model
         self._block_tokens = block_tokens
-        self._kv = KVMemory(model.config, blocks=blocks, block_tokens=block_tokens)
+        self._kv = KVMemory(model.config, blocks=blocks, block_tokens=block_tokens, kv_format=kv_format)
 
     def run(self, chunks: Sequence[Chunk]) -> F32:
         """Compute all chunks in one pass; logits (chunks that catch up, vocabulary), in the order of `chunks`."""
@@ -28,16 +29,28 @@ class ModelRunner:
         token_ids = np.concatenate([chunk.sequence.tokens(chunk.start, chunk.end) for chunk in chunks])
         positions = np.concatenate([np.arange(chunk.start, chunk.end, dtype=np.int32) for chunk in chunks])
         row_seq = np.repeat(np.arange(len(chunks), dtype=np.int32), [chunk.count for chunk in chunks])
-        block_tables = np.zeros((len(chunks), max(len(chunk.sequence.blocks) for chunk in chunks)), np.int32)
-        for row, chunk in enumerate(chunks):
-            block_tables[row, : len(chunk.sequence.blocks)] = chunk.sequence.blocks
-        blocks = block_tables[row_seq, positions // self._block_tokens].astype(np.int64)
+        block_tables = self._block_tables(chunks)
+        block_index, offset = np.divmod(positions, np.int32(self._block_tokens))
         last_rows = np.cumsum([chunk.count for chunk in chunks], dtype=np.int64) - 1
         return Batch(
             token_ids=token_ids.astype(np.int64),
             positions=positions,
             row_seq=row_seq,
-            slots=blocks * self._block_tokens + positions % self._block_tokens,
+            slots=tuple(
+                table[row_seq, block_index].astype(np.int64) * self._block_tokens + offset for table in block_tables
+            ),
             block_tables=block_tables,
             logit_rows=last_rows[[chunk.catches_up for chunk in chunks]],
         )
+
+    @staticmethod
+    def _block_tables(chunks: Sequence[Chunk]) -> tuple[I32, ...]:
+        """For each group of layers (chunks, blocks): one width for all, with holes where a table ends."""
+        width = max(len(table) for chunk in chunks for table in chunk.sequence.block_tables)
+        groups: list[I32] = []
+        for tables in zip(*(chunk.sequence.block_tables for chunk in chunks), strict=True):
+            padded = np.full((len(chunks), width), HOLE, np.int32)
+            for row, table in enumerate(tables):
+                padded[row, : len(table)] = table
+            groups.append(padded)
+        return tuple(groups)

@@ -1,7 +1,7 @@
 """From picked tokens to text that may be shown, and to the end of an answer.
 
 Owns: what is held back (a character that is not complete, a stop string that may be beginning) and why an answer
-ends. Refuses to know: how tokens are picked, who reads the text.
+ends. Refuses to know: how tokens are picked, how calls are written, who reads the text.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from taximeter.engine.held_back import possible_beginning
 from taximeter.engine.tokenizer import Tokenizer
-from taximeter.records import FinishReason, Sampling
+from taximeter.engine.tool_calls import CallReader
+from taximeter.records import FinishReason, Sampling, ToolCallDelta
 
 
 class StopStrings:
@@ -28,7 +30,7 @@ class StopStrings:
         if found:
             shown, self._held = self._held[: min(found)], ""
             return shown, True
-        keep = self._possible_beginning()
+        keep = possible_beginning(self._held, self._stops)
         split = len(self._held) - keep
         shown, self._held = self._held[:split], self._held[split:]
         return shown, False
@@ -38,52 +40,67 @@ class StopStrings:
         shown, self._held = self._held, ""
         return shown
 
-    def _possible_beginning(self) -> int:
-        """Length of the longest end of the held text that some stop string begins with."""
-        longest = 0
-        for stop in self._stops:
-            for length in range(min(len(stop) - 1, len(self._held)), longest, -1):
-                if self._held.endswith(stop[:length]):
-                    longest = length
-                    break
-        return longest
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputPiece:
-    """What one token added: text to show, and why the answer ends with it, if it does. `tail` is then the rest."""
+    """What one token added: text to show, pieces of calls, and why the answer ends with it, if it does."""
 
     text: str
+    calls: tuple[ToolCallDelta, ...] = ()
     finish_reason: FinishReason | None = None
-    tail: str = ""
 
 
 class OutputProcessor:
     """Follows one sequence's answer."""
 
-    def __init__(self, tokenizer: Tokenizer, sampling: Sampling, *, max_output_tokens: int) -> None:
-        self._detokenizer = tokenizer.detokenizer(continuing=True)
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        sampling: Sampling,
+        *,
+        max_output_tokens: int,
+        reader: CallReader | None = None,
+        marks: frozenset[int] = frozenset(),
+    ) -> None:
+        """`reader` finds the calls in the answer; `marks` are control tokens that it wants to see by their names."""
+        self._detokenizer = tokenizer.detokenizer(continuing=True, visible=marks)
         self._stop_ids = frozenset[int]() if sampling.ignore_eos else tokenizer.stop_ids
         self._stops = StopStrings(sampling.stop)
+        self._reader = reader
         self._min_tokens = sampling.min_tokens
         self._left = max_output_tokens
         self._seen = 0
 
-    def push(self, token_id: int) -> OutputPiece:
-        """The next token of the answer."""
+    def push(self, token_id: int, end: FinishReason | None = None) -> OutputPiece:
+        """The next token of the answer; `end` is why it has to be the last one, if so."""
         self._seen += 1
         self._left -= 1
         if token_id in self._stop_ids:
-            return OutputPiece(text="", finish_reason=FinishReason.STOP, tail=self._rest())
+            return self._last("", FinishReason.STOP)
         text, stopped = self._detokenizer.push(token_id), False
         if self._seen >= self._min_tokens:
             text, stopped = self._stops.push(text)
         if stopped:
-            return OutputPiece(text=text, finish_reason=FinishReason.STOP)
-        if self._left <= 0:
-            return OutputPiece(text=text, finish_reason=FinishReason.LENGTH, tail=self._rest())
-        return OutputPiece(text=text)
+            return self._last(text, FinishReason.STOP, is_cut=True)
+        if end is None and self._left <= 0:
+            end = FinishReason.LENGTH
+        if end is not None:
+            return self._last(text, end)
+        if self._reader is None:
+            return OutputPiece(text=text)
+        heard = self._reader.push(text)
+        if self._reader.has_enough:
+            end = FinishReason.TOOL_CALLS if self._reader.whole_calls else FinishReason.STOP
+        return OutputPiece(text=heard.text, calls=tuple(heard.calls), finish_reason=end)
 
-    def _rest(self) -> str:
-        text, stopped = self._stops.push(self._detokenizer.flush())
-        return text if stopped else text + self._stops.flush()
+    def _last(self, text: str, reason: FinishReason, *, is_cut: bool = False) -> OutputPiece:
+        """The end of the answer, with all that was held back; nothing was that a stop string cut off."""
+        if not is_cut:
+            rest, stopped = self._stops.push(self._detokenizer.flush())
+            text += rest if stopped else rest + self._stops.flush()
+        if self._reader is None:
+            return OutputPiece(text=text, finish_reason=reason)
+        heard, rest = self._reader.push(text), self._reader.flush()
+        if self._reader.whole_calls and (reason is FinishReason.STOP or self._reader.has_enough):
+            reason = FinishReason.TOOL_CALLS
+        return OutputPiece(text=heard.text + rest.text, calls=(*heard.calls, *rest.calls), finish_reason=reason)

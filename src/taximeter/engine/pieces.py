@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Literal, cast
 
-from tokenizers import Regex, models, pre_tokenizers
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as MergeMachine
 
 from taximeter.engine.weights.vocabulary import Vocabulary
@@ -50,10 +52,15 @@ _CONTROL_NAMES = END_OF_TURN_NAMES | {
 
 _GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
 _LLAMA3_WORDS = (
-    r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _QWEN2_WORDS = _LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
+_TEKKEN_WORDS = (  # a new word begins where capitals follow small letters
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 # `tokenizer.ggml.pre` -> patterns, each splitting what the ones before it left, as llama.cpp applies them.
 _WORD_PATTERNS: dict[str, tuple[str, ...]] = {
     "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2_WORDS, r"\p{N}+", "[0-9][0-9][0-9]"),
@@ -62,10 +69,15 @@ _WORD_PATTERNS: dict[str, tuple[str, ...]] = {
     "llama-v3": (_LLAMA3_WORDS,),
     "llama3": (_LLAMA3_WORDS,),
     "qwen2": (_QWEN2_WORDS,),
+    "deepseek-r1-qwen": (_QWEN2_WORDS,),
+    "tekken": (_TEKKEN_WORDS,),
     "smollm": (r"\p{N}", _GPT2_WORDS),
 }
-_WHOLE_WORDS_FIRST = frozenset({"llama-bpe", "llama-v3", "llama3"})  # a word that is a token is not merged at all
+# A word that is a token is not merged at all.
+_WHOLE_WORDS_FIRST = frozenset({"llama-bpe", "llama-v3", "llama3", "tekken"})
+_COMPOSED_FIRST = frozenset({"qwen2"})  # a letter and the accent after it become one character (Unicode's NFC)
 _LONGEST_TOKEN_CHARACTERS = 1 << 12  # trying every cut of a token takes the square of its length
+_Types = npt.NDArray[np.uint8]  # the TokenType of each id
 _BYTE_NAME = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -85,14 +97,14 @@ class Pieces:
     """One model's tokens, whatever files they came from.
 
     `merge` turns plain text into ids, none of them a control token's. `names` has what the files call each id, `utf8`
-    the bytes it adds to an answer: none for a control token. `user_defined` are matched in any text before merging,
-    `control` only where the caller says so. `space_prefix` says where merging expects an extra space in front of
-    plain text: at the very beginning, or after every matched token as well.
+    gives the bytes that one adds to an answer: none for a control token. `user_defined` are matched in any text before
+    merging, `control` only where the caller says so. `space_prefix` says where merging expects an extra space in front
+    of plain text: at the very beginning, or after every matched token as well.
     """
 
     merge: Callable[[str], list[int]]
     names: tuple[str, ...]
-    utf8: tuple[bytes, ...]
+    utf8: Callable[[int], bytes]
     control: Mapping[str, int]
     user_defined: Mapping[str, int]
     space_prefix: Literal["never", "first", "each"]
@@ -118,10 +130,12 @@ def _byte_level(vocabulary: Vocabulary) -> Pieces:
             f"this model splits text by the rule '{pre}', which is not one of ours",
             hint=f"known rules: {', '.join(sorted(_WORD_PATTERNS))}",
         )
-    vocab = _of_types(vocabulary, types, TokenType.NORMAL, TokenType.USER_DEFINED)
-    pairs = (_pair(merge) for merge in vocabulary.merges)
+    vocab = _of_types(vocabulary.tokens, types, TokenType.NORMAL, TokenType.USER_DEFINED)
+    pairs = map(_pair, vocabulary.merges)
     merges = [(left, right) for left, right in pairs if left in vocab and right in vocab and left + right in vocab]
     machine = MergeMachine(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre in _WHOLE_WORDS_FIRST))
+    if pre in _COMPOSED_FIRST:
+        machine.normalizer = normalizers.NFC()
     splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     machine.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
@@ -129,8 +143,8 @@ def _byte_level(vocabulary: Vocabulary) -> Pieces:
         merge=_merge(machine),
         names=vocabulary.tokens,
         utf8=_utf8(vocabulary.tokens, types, _byte_level_utf8),
-        control=_matched(vocabulary.tokens, types, TokenType.CONTROL, TokenType.UNKNOWN),
-        user_defined=_matched(vocabulary.tokens, types, TokenType.USER_DEFINED),
+        control=_of_types(vocabulary.tokens, types, TokenType.CONTROL, TokenType.UNKNOWN),
+        user_defined=_of_types(vocabulary.tokens, types, TokenType.USER_DEFINED),
         space_prefix="never",
     )
 
@@ -146,14 +160,14 @@ def _by_score(vocabulary: Vocabulary) -> Pieces:
     tokens, scores = vocabulary.tokens, vocabulary.scores
     if len(scores) != len(tokens):
         raise ModelFileError(f"the vocabulary has {len(tokens)} tokens and {len(scores)} scores")
-    mergeable = _of_types(vocabulary, types, TokenType.NORMAL)
+    mergeable = _of_types(tokens, types, TokenType.NORMAL)
     merges = [
         (piece[:cut], piece[cut:])
         for piece in sorted(mergeable, key=lambda piece: scores[mergeable[piece]], reverse=True)
         for cut in range(len(piece) - 1, 0, -1)
         if piece[:cut] in mergeable and piece[cut:] in mergeable
     ]
-    vocab = mergeable | _of_types(vocabulary, types, TokenType.BYTE)
+    vocab = mergeable | _of_types(tokens, types, TokenType.BYTE)
     unknown = None if vocabulary.unk_id is None else tokens[vocabulary.unk_id]
     if unknown is not None:
         vocab[unknown] = cast(int, vocabulary.unk_id)
@@ -163,8 +177,8 @@ def _by_score(vocabulary: Vocabulary) -> Pieces:
         merge=lambda text: merge(text.replace(" ", SPACE_MARK)),
         names=tokens,
         utf8=_utf8(tokens, types, _space_mark_utf8),
-        control=_matched(tokens, types, TokenType.CONTROL, TokenType.UNKNOWN),
-        user_defined=_matched(tokens, types, TokenType.USER_DEFINED),
+        control=_of_types(tokens, types, TokenType.CONTROL, TokenType.UNKNOWN),
+        user_defined=_of_types(tokens, types, TokenType.USER_DEFINED),
         space_prefix="each" if vocabulary.add_space_prefix else "never",
     )
 
@@ -197,7 +211,7 @@ def _of_document(data: dict[str, Any]) -> Pieces:
         types[ids[name]] = TokenType.CONTROL
     if model.get("byte_fallback"):
         for token_id, name in enumerate(names):
-            if types[token_id] is TokenType.NORMAL and _BYTE_NAME.fullmatch(name):
+            if types[token_id] == TokenType.NORMAL and _BYTE_NAME.fullmatch(name):
                 types[token_id] = TokenType.BYTE
     byte_level = '"ByteLevel"' in json.dumps([data.get("pre_tokenizer"), data.get("decoder")])
 
@@ -215,20 +229,21 @@ def _of_document(data: dict[str, Any]) -> Pieces:
         merge=_merge(machine),
         names=tuple(names),
         utf8=_utf8(names, types, _byte_level_utf8 if byte_level else _space_mark_utf8),
-        control=_matched(names, types, TokenType.CONTROL),
-        user_defined=_matched(names, types, TokenType.USER_DEFINED),
+        control=_of_types(names, types, TokenType.CONTROL),
+        user_defined=_of_types(names, types, TokenType.USER_DEFINED),
         space_prefix=prefix,
     )
 
 
-def _listed(ids: Mapping[str, int]) -> tuple[list[str], list[TokenType]]:
+def _listed(ids: Mapping[str, int]) -> tuple[list[str], _Types]:
     """Names and types by id. Ids that nothing is called by count as unused."""
     last = max(ids.values())
     if min(ids.values()) < 0 or last >= _MOST_TOKENS:
         raise ValueError("token ids out of range")
-    names, types = [""] * (last + 1), [TokenType.UNUSED] * (last + 1)
+    names, types = [""] * (last + 1), np.full(last + 1, TokenType.UNUSED, np.uint8)
     for name, token_id in ids.items():
-        names[token_id], types[token_id] = name, TokenType.NORMAL
+        names[token_id] = name
+    types[list(ids.values())] = TokenType.NORMAL
     return names, types
 
 
@@ -252,7 +267,7 @@ def _take_space_prefix(data: dict[str, Any]) -> Literal["never", "first", "each"
     return rule
 
 
-def _types(vocabulary: Vocabulary) -> list[TokenType]:
+def _types(vocabulary: Vocabulary) -> _Types:
     """One type per token: the file's word, except for names that are control tokens whatever the file says."""
     tokens, given = vocabulary.tokens, vocabulary.token_types or (TokenType.NORMAL,) * len(vocabulary.tokens)
     if len(given) != len(tokens):
@@ -263,20 +278,15 @@ def _types(vocabulary: Vocabulary) -> list[TokenType]:
             f"the vocabulary has a token of {longest:,} characters; {_LONGEST_TOKEN_CHARACTERS:,} is the most we take",
             hint="the file is damaged; fetch the model again",
         )
-    known = {int(kind) for kind in TokenType}
-    types = [TokenType(kind) if kind in known else TokenType.UNUSED for kind in given]
-    for token_id, name in enumerate(tokens):
-        if name in _CONTROL_NAMES:
-            types[token_id] = TokenType.CONTROL
+    known = frozenset(map(int, TokenType))
+    types = np.array([kind if kind in known else int(TokenType.UNUSED) for kind in given], np.uint8)
+    types[[token_id for token_id, name in enumerate(tokens) if name in _CONTROL_NAMES]] = TokenType.CONTROL
     return types
 
 
-def _of_types(vocabulary: Vocabulary, types: Sequence[TokenType], *wanted: TokenType) -> dict[str, int]:
-    return {name: token_id for token_id, name in enumerate(vocabulary.tokens) if types[token_id] in wanted}
-
-
-def _matched(names: Sequence[str], types: Sequence[TokenType], *wanted: TokenType) -> dict[str, int]:
-    return {name: token_id for token_id, name in enumerate(names) if name and types[token_id] in wanted}
+def _of_types(names: Sequence[str], types: _Types, *wanted: TokenType) -> dict[str, int]:
+    """The ids of some types by their names, but for those that are called nothing."""
+    return {name: token_id for token_id in np.flatnonzero(np.isin(types, wanted)).tolist() if (name := names[token_id])}
 
 
 def _pair(merge: str) -> tuple[str, str]:
@@ -293,22 +303,20 @@ def _merge(machine: MergeMachine) -> Callable[[str], list[int]]:
     return merge
 
 
-def _utf8(names: Iterable[str], types: Sequence[TokenType], of_normal: Callable[[str], bytes]) -> tuple[bytes, ...]:
-    """The bytes each id adds to an answer."""
+def _utf8(names: Sequence[str], types: _Types, of_normal: Callable[[str], bytes]) -> Callable[[int], bytes]:
+    """The bytes an id adds to an answer, worked out when asked for: of a vocabulary few tokens are ever said."""
+    kinds = types.tobytes()
 
-    def of(name: str, kind: TokenType) -> bytes:
-        match kind:
-            case TokenType.NORMAL:
-                return of_normal(name)
-            case TokenType.USER_DEFINED:
-                return name.encode("utf-8", "replace")
-            case TokenType.BYTE:
-                value = _BYTE_NAME.fullmatch(name)
-                return bytes([int(value[1], 16)]) if value else b""
-            case _:
-                return b""
+    def of(token_id: int) -> bytes:
+        name, kind = names[token_id], kinds[token_id]
+        if kind == TokenType.NORMAL:
+            return of_normal(name)
+        if kind == TokenType.USER_DEFINED:
+            return name.encode("utf-8", "replace")
+        value = _BYTE_NAME.fullmatch(name) if kind == TokenType.BYTE else None
+        return bytes([int(value[1], 16)]) if value else b""
 
-    return tuple(of(name, types[token_id]) for token_id, name in enumerate(names))
+    return of
 
 
 def _byte_alphabet() -> dict[str, int]:

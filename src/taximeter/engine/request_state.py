@@ -6,10 +6,14 @@ own. Owns: counters and token lists. Refuses to know: how tokens are computed, p
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from taximeter.records import Basis, FinishReason, Phase, Usage, Work
+from taximeter.engine.metering import Share
+from taximeter.records import Basis, Ceiling, FinishReason, Phase, Usage, Work
+
+HOLE = -1  # in a block table: the place of a block that was let go of
 
 
 class SequenceStatus(Enum):
@@ -23,7 +27,8 @@ class SequenceStatus(Enum):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class SequenceState:
-    """One choice of one request: a list of known tokens, of which the first `computed_tokens` are in the KV cache.
+    """One choice of one request: a list of known tokens, of which the first `computed_tokens` are in the KV cache, in
+    the blocks of `block_tables`: a table for each group of layers, or none while it holds no memory.
 
     `leader` is the request's first sequence for all others: they wait until it has read the prompt they share.
     `high_water_tokens` is the most that was ever computed: below it, computing is recomputing.
@@ -37,7 +42,7 @@ class SequenceState:
     output: list[int] = field(default_factory=list[int])
     computed_tokens: int = 0
     high_water_tokens: int = 0
-    blocks: list[int] = field(default_factory=list[int])
+    block_tables: list[list[int]] = field(default_factory=list[list[int]])
     block_hashes: list[bytes] = field(default_factory=list[bytes])
     status: SequenceStatus = SequenceStatus.WAITING
     preemptions: int = 0
@@ -79,7 +84,12 @@ class RequestState:
     reused_tokens: int = 0
     recomputed_tokens: int = 0
     compute_ns: int = 0
+    decode_compute_ns: int = 0
+    decode_read_bytes: int = 0
+    prefill_operations: int = 0
+    energy_uj: int | None = 0
     peak_kv_blocks: int = 0
+    counted_places: int = 0  # in all block tables, when blocks were last counted; 0 where tables are new
 
     @property
     def is_finished(self) -> bool:
@@ -99,9 +109,15 @@ class RequestState:
         return Phase.PREFILL
 
     def note_held_blocks(self) -> None:
-        """Update the peak of KV blocks, a shared block counted once."""
-        held = len({block for sequence in self.sequences for block in sequence.blocks})
-        self.peak_kv_blocks = max(self.peak_kv_blocks, held)
+        """Update the peak of KV blocks: those of all groups of layers, a shared block counted once. As long as no table
+        grows it stays as it is: a hole takes the place of a block."""
+        places = sum(len(table) for sequence in self.sequences for table in sequence.block_tables)
+        if places == self.counted_places:
+            return
+        self.counted_places = places
+        tables = ((group, table) for sequence in self.sequences for group, table in enumerate(sequence.block_tables))
+        held = {(group, block) for group, table in tables for block in table if block != HOLE}
+        self.peak_kv_blocks = max(self.peak_kv_blocks, len(held))
 
     def usage(self) -> Usage:
         """What is charged until now: the prompt once, as far as it was read, and the tokens of all choices."""
@@ -115,8 +131,21 @@ class RequestState:
             basis=Basis.MEASURED,
         )
 
-    def work(self, kernels: str) -> Work:
-        """What it took until now."""
+    def charge(self, share: Share, *, is_prefill: bool) -> None:
+        """Add what one of its spans is charged of a step. Energy that is unknown once stays so."""
+        self.compute_ns += share.compute_ns
+        if is_prefill:
+            self.prefill_operations += share.operations
+        else:
+            self.decode_compute_ns += share.compute_ns
+            self.decode_read_bytes += share.read_bytes
+        if self.energy_uj is None or share.energy_uj is None:
+            self.energy_uj = None
+        else:
+            self.energy_uj += share.energy_uj
+
+    def work(self, kernels: str, *, ceiling: Ceiling | None, unknown_reasons: Mapping[str, str]) -> Work:
+        """What it took until now. `ceiling` and the reasons are of the machine that computed."""
         return Work(
             prefill_passes=self.prefill_passes,
             decode_passes=self.decode_passes,
@@ -127,4 +156,10 @@ class RequestState:
             compute_ns=self.compute_ns,
             peak_kv_blocks=self.peak_kv_blocks,
             kernels=kernels,
+            decode_compute_ns=self.decode_compute_ns,
+            decode_read_bytes=self.decode_read_bytes,
+            prefill_operations=self.prefill_operations,
+            ceiling=ceiling,
+            energy_uj=None if "energy_uj" in unknown_reasons else self.energy_uj,
+            unknown_reasons=unknown_reasons,
         )

@@ -1,8 +1,9 @@
 """Picks the next token of one sequence from its logits.
 
-In this order: tokens that may not come yet are ruled out, biases and penalties are applied, and then, unless the pick
-is greedy, temperature, top-k, top-p and min-p cut the distribution down before one number from the sequence's own
-generator decides. Owns: that order and the generator. Refuses to know: batches, text, requests.
+In this order: tokens that may not come (yet, or by the form of the answer) are ruled out, biases and penalties are
+applied, and then, unless the pick is greedy, temperature, top-k, top-p and min-p cut the distribution down before one
+number from the sequence's own generator decides. Owns: that order, and what the sequence's next pick depends on.
+Refuses to know: batches, text, requests.
 
 Log-probabilities are of the model's own distribution, before all of this.
 """
@@ -17,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from numpy.random import PCG64, Generator
 
-from taximeter.records import Sampling
+from taximeter.engine.structured import Matcher
+from taximeter.records import FinishReason, Sampling
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -27,9 +29,11 @@ _SEED_MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pick:
-    """The token picked. `logprob` and `top` (token id, logprob; best first) are given when logprobs were asked for."""
+    """The token picked, and why none can follow it by the form of the answer, if so. `logprob` and `top` (token id,
+    logprob; best first) are given when logprobs were asked for."""
 
     token_id: int
+    end: FinishReason | None = None
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
 
@@ -38,13 +42,32 @@ class Sampler:
     """The sampling state of one sequence: penalties need to know what was said, and the generator goes on where it
     was, so that being preempted and computed again changes nothing."""
 
-    def __init__(self, sampling: Sampling, *, choice: int, penalized: I64, stop_ids: Collection[int]) -> None:
-        """`penalized` are the prompt's distinct tokens, for the repetition penalty; any array when there is none."""
+    def __init__(
+        self,
+        sampling: Sampling,
+        *,
+        choice: int,
+        penalized: I64,
+        stop_ids: Collection[int],
+        matcher: Matcher | None = None,
+    ) -> None:
+        """`penalized` are the prompt's distinct tokens, for the repetition penalty; any array when there is none.
+        `matcher` is this sequence's own, for an answer of a prescribed form."""
         self._sampling = sampling
+        self._matcher = matcher
         self._forbidden_early = np.array(sorted(stop_ids), np.int64)
         self._bias_ids = np.fromiter(sampling.logit_bias.keys(), np.int64, len(sampling.logit_bias))
         self._bias = np.fromiter(sampling.logit_bias.values(), np.float64, len(sampling.logit_bias))
         self._penalized = penalized
+        # Then the next token is where the highest logit is, and nobody need copy a vocabulary of them to see that.
+        self._takes_the_best = (
+            matcher is None
+            and sampling.temperature == 0
+            and not sampling.logit_bias
+            and sampling.repetition_penalty == 1
+            and not sampling.frequency_penalty
+            and not sampling.presence_penalty
+        )
         self._picked = 0
         self._said: Counter[int] = Counter()
         seed = None if sampling.seed is None else [sampling.seed & _SEED_MASK, choice]
@@ -52,17 +75,25 @@ class Sampler:
 
     def pick(self, logits: F32) -> Pick:
         """Pick from `logits` (vocabulary,), which are left as they are."""
-        scores = self._adjusted(logits.astype(np.float64))
-        token_id = int(scores.argmax()) if self._sampling.temperature == 0 else self._draw(scores)
+        if self._takes_the_best and self._picked >= self._sampling.min_tokens:
+            token_id = int(logits.argmax())
+        else:
+            token_id = self._choose(logits)
         self._said[token_id] += 1
         self._picked += 1
+        end = None if self._matcher is None else self._matcher.advance(token_id)
         if self._sampling.logprobs is None:
-            return Pick(token_id=token_id)
-        return self._with_logprobs(token_id, logits)
+            return Pick(token_id=token_id, end=end)
+        return self._with_logprobs(token_id, end, logits)
+
+    def _choose(self, logits: F32) -> int:
+        possible = logits if self._matcher is None else np.where(self._matcher.allowed(), logits, np.float32(-np.inf))
+        scores = self._adjusted(possible.astype(np.float64))
+        return int(scores.argmax()) if self._sampling.temperature == 0 else self._draw(scores)
 
     def _adjusted(self, scores: F64) -> F64:
         sampling = self._sampling
-        if self._picked < sampling.min_tokens:
+        if self._picked < sampling.min_tokens:  # a form that leaves nothing else has ended the answer before
             scores[self._forbidden_early] = -np.inf
         if len(self._bias_ids):
             scores[self._bias_ids] += self._bias
@@ -85,34 +116,48 @@ class Sampler:
         hundred. Whatever the cuts, the order of the candidates is fixed, so a seed means one answer.
         """
         sampling = self._sampling
-        ids = _best(scores, sampling.top_k)
-        weights: F64 = np.exp((scores[ids] - scores[ids].max()) / sampling.temperature)
+        ids: I64 | slice = slice(None)  # all of them, without the copy that a list of all would make
+        if 0 < sampling.top_k < len(scores):
+            ids = _best(scores, sampling.top_k)
+        elif self._matcher is not None:
+            ids = np.flatnonzero(scores > -np.inf)  # often a handful
+        weights: F64 = scores[ids] - scores[ids].max()
+        weights /= sampling.temperature
+        np.exp(weights, out=weights)  # in place: arrays of this size are new pages, and those cost more than the exp
         weights /= weights.sum()
         if sampling.top_p < 1:
             nucleus = _nucleus(weights, sampling.top_p)
-            ids, weights = ids[nucleus], weights[nucleus]
+            ids, weights = _at(ids, nucleus), weights[nucleus]
         if sampling.min_p > 0:
-            likely = weights >= sampling.min_p * weights.max()
-            ids, weights = ids[likely], weights[likely]
+            likely = np.flatnonzero(weights >= sampling.min_p * weights.max())
+            ids, weights = _at(ids, likely), weights[likely]
         cumulative: F64 = weights.cumsum()
-        point = self._generator.random() * float(cumulative[-1])
-        drawn = int(np.searchsorted(cumulative, point, side="right"))
-        return int(ids[min(drawn, len(ids) - 1)])
+        total = float(cumulative[-1])
+        drawn = int(np.searchsorted(cumulative, self._generator.random() * total, side="right"))
+        last = int(np.searchsorted(cumulative, total))  # beyond it are only those that cannot come
+        place = min(drawn, last)
+        return place if isinstance(ids, slice) else int(ids[place])
 
-    def _with_logprobs(self, token_id: int, logits: F32) -> Pick:
+    def _with_logprobs(self, token_id: int, end: FinishReason | None, logits: F32) -> Pick:
         wide = logits.astype(np.float64)
         logprobs = wide - (np.log(np.exp(wide - wide.max()).sum()) + wide.max())
         count = min(self._sampling.logprobs or 0, len(logprobs))
         best = np.argpartition(-logprobs, range(count))[:count] if count else np.empty(0, np.int64)
         return Pick(
-            token_id=token_id, logprob=float(logprobs[token_id]), top=tuple((int(i), float(logprobs[i])) for i in best)
+            token_id=token_id,
+            end=end,
+            logprob=float(logprobs[token_id]),
+            top=tuple((int(i), float(logprobs[i])) for i in best),
         )
 
 
+def _at(ids: I64 | slice, places: I64) -> I64:
+    """The ids at some places; with a slice for all ids, places are ids."""
+    return places if isinstance(ids, slice) else ids[places]
+
+
 def _best(scores: F64, count: int) -> I64:
-    """Ids of the `count` best scores, or of all when that is 0; of equal ones the lowest ids."""
-    if not 0 < count < len(scores):
-        return np.arange(len(scores))
+    """Ids of the `count` best scores, fewer than there are; of equal ones the lowest ids."""
     ids = np.flatnonzero(scores >= np.partition(scores, -count)[-count])
     return ids[np.argsort(-scores[ids], kind="stable")][:count]
 

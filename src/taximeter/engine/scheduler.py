@@ -62,7 +62,7 @@ class Scheduler:
         if max_running < 1:
             raise ValueError(f"at least one sequence must be allowed to run, not {max_running}")
         self._kv = kv
-        self._step_tokens = step_tokens
+        self._step_tokens = sys.maxsize if step_tokens is None else step_tokens
         self._max_running = max_running
         self.running: list[SequenceState] = []
         self.waiting: deque[SequenceState] = deque()
@@ -78,8 +78,7 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """Plan the next step. Memory for all of its chunks is allocated when this returns."""
         plan = SchedulerOutput()
-        budget = sys.maxsize if self._step_tokens is None else self._step_tokens
-        budget = self._continue_running(plan, budget)
+        budget = self._continue_running(plan, self._step_tokens)
         if not plan.preempted:
             # A step that had to throw somebody out has no room to let somebody in.
             self._admit_waiting(plan, budget)
@@ -108,7 +107,7 @@ class Scheduler:
             if self._waits_for_leader(sequence):
                 passed_over.append(sequence)
                 continue
-            if not self._kv.admit(sequence):
+            if not self._kv.admit(sequence, self._step_tokens):
                 # First come, first served: nobody smaller overtakes, or the large one would starve.
                 passed_over.append(sequence)
                 break

@@ -7,7 +7,8 @@ caller vouches for the text; typed by a user it is ordinary characters. Refuses 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 
 from taximeter.engine.detokenizer import Detokenizer
 from taximeter.engine.pieces import END_OF_TURN_NAMES, SPACE_MARK, Pieces, pieces_of
@@ -51,6 +52,11 @@ class Tokenizer:
     def vocab_size(self) -> int:
         return len(self._pieces.names)
 
+    @cached_property
+    def longest_token_characters(self) -> int:
+        """No token stands for more characters of a text: what files call one is at least as long as its text."""
+        return max(map(len, self._pieces.names))
+
     @property
     def control(self) -> TokenMatcher:
         """Finds control tokens in text."""
@@ -90,16 +96,20 @@ class Tokenizer:
         detokenizer = self.detokenizer()
         return "".join([*map(detokenizer.push, ids), detokenizer.flush()])
 
-    def detokenizer(self, *, continuing: bool = False) -> Detokenizer:
+    def detokenizer(self, *, continuing: bool = False, visible: Collection[int] = ()) -> Detokenizer:
         """Decodes token by token. `continuing` a text, a space that begins the first token belongs to the text; at a
-        beginning it is the one that some models' encoding puts there."""
+        beginning it is the one that some models' encoding puts there. Of control tokens only the `visible` ones have
+        a text: their name."""
         strip_space = not continuing and self._pieces.space_prefix != "never"
-        return Detokenizer(self.token_bytes, strip_space=strip_space)
+        if not visible:
+            return Detokenizer(self.token_bytes, strip_space=strip_space)
+        names = {token_id: self.token_name(token_id).encode("utf-8", "replace") for token_id in visible}
+        return Detokenizer(lambda token_id: names.get(token_id) or self.token_bytes(token_id), strip_space=strip_space)
 
     def token_bytes(self, token_id: int) -> bytes:
         """What an id adds to a text, often a part of a character only. Nothing for control tokens, and for ids past
         the vocabulary that a padded model has rows for."""
-        return self._pieces.utf8[token_id] if 0 <= token_id < len(self._pieces.utf8) else b""
+        return self._pieces.utf8(token_id) if 0 <= token_id < self.vocab_size else b""
 
     def token_name(self, token_id: int | None) -> str:
         """What the model's files call an id, for control tokens the text that stands for them in templates."""

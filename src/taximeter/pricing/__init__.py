@@ -3,11 +3,13 @@
 Pure: usage, dated prices and machine time in, exact dollars out. Owns: finding a price (`Catalog`), multiplying by it
 (`charge`), dividing an hourly rate (`MachineMeter`) and putting the result on a receipt (`Settler`). Refuses to know:
 the time of day (callers pass it), wire formats, and where receipts are kept.
+
+`Catalog` is in `pricing.catalog`: it brings a year of published prices along, which a server that compares with nobody
+need not load.
 """
 
-from taximeter.pricing.catalog import Catalog
 from taximeter.pricing.charge import charge
 from taximeter.pricing.machine import MachineMeter, MachineStatement
-from taximeter.pricing.settle import Settler
+from taximeter.pricing.settle import Comparison, Settler
 
-__all__ = ["Catalog", "MachineMeter", "MachineStatement", "Settler", "charge"]
+__all__ = ["Comparison", "MachineMeter", "MachineStatement", "Settler", "charge"]

@@ -9,30 +9,51 @@ from __future__ import annotations
 import dataclasses
 import logging
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from taximeter.errors import PricingError
-from taximeter.pricing.catalog import Catalog
 from taximeter.pricing.charge import charge
 from taximeter.pricing.machine import MachineMeter
 from taximeter.records import Cost, Outcome, Receipt, Request, Timing, Usage, Work
+
+if TYPE_CHECKING:
+    from taximeter.pricing.catalog import Catalog
 
 _log = logging.getLogger(__name__)
 
 _NO_RATE = "no machine rate: set --machine-rate"
 
 
-class Settler:
-    """Settles requests that a machine of our own served.
+class Comparison:
+    """A model of the catalog whose published price for the same usage is put beside our own cost."""
 
-    `machine` charges their time, None when no rate is set. `priced_as` names a model whose published price for the
-    same usage is put beside it, to compare.
-    """
-
-    def __init__(self, *, catalog: Catalog, machine: MachineMeter | None = None, priced_as: str | None = None) -> None:
+    def __init__(self, catalog: Catalog, priced_as: str) -> None:
         """Raises PricingError when `priced_as` names no model, so that a typo stops the server at its start."""
         self._catalog = catalog
+        self._model = catalog.resolve(priced_as)
+
+    def cost(self, receipt_id: str, request: Request, usage: Usage | None) -> Cost | None:
+        """A comparison that cannot be made is left out and logged: it never keeps a receipt from being written."""
+        if usage is None:
+            return None
+        try:
+            # Where a bucket is unknown the length of the prompt is too, and `charge` says which bucket it is.
+            prices = self._catalog.price_list(self._model, at=request.received_at, input_tokens=usage.input_tokens or 0)
+            return charge(usage, prices)
+        except PricingError as error:
+            _log.warning("%s is not priced as %s: %s", receipt_id, self._model, error)
+            return None
+        except Exception:  # noqa: BLE001 - the comparison is a courtesy, the receipt is not
+            _log.exception("%s is not priced as %s, for a bug in here", receipt_id, self._model)
+            return None
+
+
+class Settler:
+    """Settles requests that a machine of our own served. `machine` charges their time, None when no rate is set."""
+
+    def __init__(self, *, machine: MachineMeter | None = None, comparison: Comparison | None = None) -> None:
         self._machine = machine
-        self._priced_as = None if priced_as is None else catalog.resolve(priced_as)
+        self._comparison = comparison
 
     def settle(
         self,
@@ -59,7 +80,7 @@ class Settler:
             timing=timing,
             usage=usage,
             work=work,
-            cost_priced_as=self._compare(receipt_id, request, usage),
+            cost_priced_as=None if self._comparison is None else self._comparison.cost(receipt_id, request, usage),
             uncosted_reason=_why_no_work(outcome, unmeasured_reason) if work is None else _NO_RATE,
             unmeasured_reason=unmeasured_reason,
             served_by=served_by,
@@ -71,23 +92,6 @@ class Settler:
             return receipt
         # The very last thing: time on the meter that is on no receipt would make their sum wrong for good.
         return dataclasses.replace(receipt, cost=self._machine.charge(work.compute_ns), uncosted_reason=None)
-
-    def _compare(self, receipt_id: str, request: Request, usage: Usage | None) -> Cost | None:
-        """A comparison that cannot be made is left out and logged: it never keeps a receipt from being written."""
-        if self._priced_as is None or usage is None:
-            return None
-        try:
-            # Where a bucket is unknown the length of the prompt is too, and `charge` says which bucket it is.
-            prices = self._catalog.price_list(
-                self._priced_as, at=request.received_at, input_tokens=usage.input_tokens or 0
-            )
-            return charge(usage, prices)
-        except PricingError as error:
-            _log.warning("%s is not priced as %s: %s", receipt_id, self._priced_as, error)
-            return None
-        except Exception:  # noqa: BLE001 - the comparison is a courtesy, the receipt is not
-            _log.exception("%s is not priced as %s, for a bug in here", receipt_id, self._priced_as)
-            return None
 
 
 def _why_no_work(outcome: Outcome, unmeasured_reason: str | None) -> str:

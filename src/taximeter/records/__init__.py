@@ -13,6 +13,7 @@ from taximeter.records.backend import (
     Served,
     TokenLogprob,
     TokensGenerated,
+    ToolCallDelta,
 )
 from taximeter.records.basis import Basis, weakest
 from taximeter.records.codec import Json, decimal_text, to_json
@@ -32,14 +33,19 @@ from taximeter.records.receipt import Outcome, Receipt, inter_token_ns
 from taximeter.records.request import (
     MOST_GROUP_NAME_CHARACTERS,
     Dialect,
+    Form,
+    FormKind,
     Message,
     Prompt,
     Request,
     Sampling,
+    Tool,
+    Toolbox,
+    ToolCall,
     is_group_name,
 )
 from taximeter.records.timing import Phase, Stopwatch, Timing
-from taximeter.records.usage import Usage, Work
+from taximeter.records.usage import Ceiling, Usage, Work
 
 __all__ = [
     "EXACT",
@@ -49,12 +55,15 @@ __all__ = [
     "Answer",
     "Backend",
     "Basis",
+    "Ceiling",
     "ChoiceFinished",
     "Cost",
     "CostLine",
     "Dialect",
     "Event",
     "FinishReason",
+    "Form",
+    "FormKind",
     "Json",
     "MachineRate",
     "MachineTime",
@@ -75,6 +84,10 @@ __all__ = [
     "Timing",
     "TokenLogprob",
     "TokensGenerated",
+    "Tool",
+    "ToolCall",
+    "ToolCallDelta",
+    "Toolbox",
     "Usage",
     "Work",
     "decimal_text",

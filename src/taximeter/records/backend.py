@@ -19,8 +19,9 @@ from taximeter.records.usage import Usage, Work
 class FinishReason(StrEnum):
     """Why a choice ended."""
 
-    STOP = "stop"  # an end-of-turn token or a stop string
-    LENGTH = "length"  # the answer's own limit, or the context's
+    STOP = "stop"  # an end-of-turn token, a stop string, or the end of the form that was asked for
+    LENGTH = "length"  # the answer's own limit, the context's, or the limit of what following a form may cost
+    TOOL_CALLS = "tool_calls"  # like STOP, and there is a call to run
     CANCELLED = "cancelled"  # nobody wanted the rest
 
 
@@ -51,9 +52,21 @@ class PhaseEntered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCallDelta:
+    """A piece of call number `index` of one choice. The first piece of each has `id` and `name`, and no arguments;
+    then come the arguments, in pieces to be joined."""
+
+    index: int
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokensGenerated:
     """`new_tokens` tokens of choice `choice` arrived. `text` is what can be shown by now: it may be empty while a
-    character is incomplete or a stop string may be beginning, and may then belong to earlier tokens too.
+    character is incomplete or a stop string or a call may be beginning, and may then belong to earlier tokens too.
+    `calls` are the pieces of calls that became certain, after the text.
 
     `logprobs` has one entry per new token when they were asked for, else it is empty.
     """
@@ -62,6 +75,7 @@ class TokensGenerated:
     choice: int
     new_tokens: int
     text: str
+    calls: tuple[ToolCallDelta, ...] = ()
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[PositionLogprobs, ...] = ()
 

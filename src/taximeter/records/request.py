@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+
+from taximeter.records.codec import Json
 
 
 class Dialect(StrEnum):
@@ -20,16 +23,75 @@ class Dialect(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A function that the model may ask the caller to run. `parameters` is a JSON schema of its arguments.
+
+    With `strict`, arguments that do not keep to the schema cannot be generated.
+    """
+
+    name: str
+    parameters: Mapping[str, Json]
+    description: str | None = None
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolbox:
+    """The tools that the model is offered, at least one.
+
+    With `must_call` the answer is a call, of the tool named `only` where that is given; else the model decides.
+    `parallel` allows more than one call.
+    """
+
+    tools: tuple[Tool, ...]
+    must_call: bool = False
+    only: str | None = None
+    parallel: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """One call that a model made. `arguments` is JSON as the model wrote it, which need not be valid."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class FormKind(StrEnum):
+    """How the form of an answer is described."""
+
+    JSON_SCHEMA = "json_schema"  # a JSON schema
+    REGEX = "regex"  # a regular expression for the whole answer
+    CHOICE = "choice"  # a JSON list of the texts to choose from
+    GRAMMAR = "grammar"  # a context-free grammar, in GBNF or Lark
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """What the text of an answer must be. `field` is what the caller calls it, for refusals."""
+
+    kind: FormKind
+    text: str
+    field: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One turn of a conversation."""
+    """One turn of a conversation. `tool_calls` are what an assistant's turn called; `tool_call_id` is which of them
+    a tool's turn is the result of, `name` its tool's name where it was given."""
 
     role: str
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """What the model is to read: exactly one of a conversation, a text, or token ids.
+    """What the model is to read: exactly one of a conversation, a text, or token ids; and what it is to write by: the
+    tools it has (`messages` only) and the form its text must have.
 
     It travels beside the `Request` and is dropped with the answer: receipts and ledgers never hold it.
     """
@@ -37,21 +99,37 @@ class Prompt:
     messages: tuple[Message, ...] | None = None
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
+    toolbox: Toolbox | None = None
+    form: Form | None = None
 
     def __post_init__(self) -> None:
         given = [part for part in (self.messages, self.text, self.token_ids) if part is not None]
         if len(given) != 1:
             raise ValueError("a prompt is exactly one of messages, text and token_ids")
+        if self.toolbox is not None and self.messages is None:
+            raise ValueError("tools belong to a conversation")
 
     def fingerprint(self) -> tuple[str, ...]:
-        """One tagged hash per part, so that equal parts of two prompts can be seen without keeping either."""
+        """One tagged hash per part, so that equal parts of two prompts can be seen without keeping either. Tools come
+        before the conversation, as most models read them; the form of the answer is no part of what is read."""
         if self.messages is not None:
-            parts = [_text_bytes(f"{message.role}\0{message.content}") for message in self.messages]
+            tools = () if self.toolbox is None else self.toolbox.tools
+            parts = [_text_bytes(part) for part in (*map(_tool_text, tools), *map(_message_text, self.messages))]
         elif self.text is not None:
             parts = [_text_bytes(self.text)]
         else:
             parts = [_id_bytes(self.token_ids or ())]
         return tuple("sha256:" + hashlib.sha256(part).hexdigest()[:16] for part in parts)
+
+
+def _tool_text(tool: Tool) -> str:
+    return f"tool\0{tool.name}\0{tool.description or ''}\0{json.dumps(tool.parameters)}"
+
+
+def _message_text(message: Message) -> str:
+    calls = "".join(f"\0{call.id}\0{call.name}\0{call.arguments}" for call in message.tool_calls)
+    result_of = "" if message.tool_call_id is None else f"\0{message.tool_call_id}"
+    return f"{message.role}\0{message.content}{calls}{result_of}"
 
 
 def _text_bytes(text: str) -> bytes:

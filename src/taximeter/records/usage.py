@@ -70,6 +70,20 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ceiling:
+    """What the machine can do at most on the threads that computed: how fast it reads memory, and how many operations a
+    second its units for `unit` numbers do (a multiplication and an addition are two). Raises ValueError for nothing."""
+
+    read_bytes_per_s: int
+    operations_per_s: int
+    unit: str
+
+    def __post_init__(self) -> None:
+        if self.read_bytes_per_s < 1 or self.operations_per_s < 1:
+            raise ValueError("a machine that computes can read something and do something")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """What our engine did for a request, not what is charged for it.
 
@@ -77,7 +91,15 @@ class Work:
     pass computes a generated one. `computed_tokens` counts every token that went through the model for this request,
     `reused_tokens` the prompt tokens found in the KV cache instead, `recomputed_tokens` the computed ones that had
     been in the KV cache for it before and were lost to preemption. `compute_ns` is this request's exact share of the
-    machine time of its steps. `kernels` says which arithmetic ran, for example `native:avx512`.
+    machine time of its steps. `peak_kv_blocks` is the most blocks of the KV cache that it held in a step, in all groups
+    of layers together. `kernels` says which arithmetic ran, for example `native:avx512`.
+
+    `decode_compute_ns` is the part of `compute_ns` that went to generated tokens, the rest went to the prompt.
+    `decode_read_bytes` is what those tokens had to read: each its own keys and values, and its share of the weights,
+    which a step reads once for all its rows. `prefill_operations` is what the prompt took in multiplications and
+    additions. Both are of the algorithm, whatever a cache may have saved. `ceiling` is the machine's own limit, and
+    `energy_uj` this request's share of what the processor package used meanwhile, other programs included. What is
+    not known is None and has its reason in `unknown_reasons`; receipts from before this was counted have none.
     """
 
     prefill_passes: int
@@ -91,3 +113,31 @@ class Work:
     compute_ns: int = 0
     peak_kv_blocks: int = 0
     kernels: str | None = None
+    decode_compute_ns: int | None = None
+    decode_read_bytes: int | None = None
+    prefill_operations: int | None = None
+    ceiling: Ceiling | None = None
+    energy_uj: int | None = None
+    unknown_reasons: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("decode_bus_ratio", "prefill_peak_ratio")
+
+    @property
+    def prefill_compute_ns(self) -> int | None:
+        """The part of `compute_ns` that went to the prompt."""
+        return None if self.decode_compute_ns is None else self.compute_ns - self.decode_compute_ns
+
+    @property
+    def decode_bus_ratio(self) -> float | None:
+        """Which share of the memory bus the decode used: bytes per second by what the bus can do. It can be above 1
+        where the weights stay in a cache."""
+        if self.ceiling is None or self.decode_read_bytes is None or not self.decode_compute_ns:
+            return None
+        return self.decode_read_bytes * 1e9 / self.decode_compute_ns / self.ceiling.read_bytes_per_s
+
+    @property
+    def prefill_peak_ratio(self) -> float | None:
+        """Which share of the arithmetic peak the prefill used: operations per second by what the units can do."""
+        if self.ceiling is None or self.prefill_operations is None or not self.prefill_compute_ns:
+            return None
+        return self.prefill_operations * 1e9 / self.prefill_compute_ns / self.ceiling.operations_per_s

@@ -25,6 +25,7 @@ from taximeter.cli.receipt_view import (
 from taximeter.records import (
     NS_PER_HOUR,
     Basis,
+    Ceiling,
     Cost,
     CostLine,
     Dialect,
@@ -88,6 +89,19 @@ RECEIPT = Receipt(
     served_by="embedded",
     model_served="smollm2-135m-instruct",
     finish_reasons=("stop",),
+)
+MEASURED_WORK = Work(
+    prefill_passes=1,
+    decode_passes=47,
+    computed_tokens=50,
+    reused_tokens=32,
+    compute_ns=980_000_000,
+    kernels="native:amx",
+    decode_compute_ns=900_000_000,
+    decode_read_bytes=18_000_000_000,
+    prefill_operations=164_000_000_000,
+    ceiling=Ceiling(read_bytes_per_s=33_000_000_000, operations_per_s=4_100_000_000_000, unit="int8"),
+    energy_uj=12_345_600,
 )
 REFUSED = replace(
     RECEIPT,
@@ -331,3 +345,33 @@ def test_durations_for_the_eye(duration_ns: int, text: str) -> None:
 def test_a_rate_shows_every_digit_and_at_least_cents() -> None:
     """A rate is an input: it is not rounded."""
     assert [rate_text(Decimal(text)) for text in ("0.5", "2", "1.23456")] == ["$0.50", "$2.00", "$1.23456"]
+
+
+def test_the_machines_limits_are_beside_the_work() -> None:
+    """18 GB read in 0.9 s are 20 GB/s of 33; 164 billion operations in 0.08 s are half of the peak."""
+    text = plain(ReceiptView(replace(RECEIPT, work=MEASURED_WORK)))
+    block = """
+limits   prefill 50.0 % of the int8 peak, 2,050 of 4,100 Gop/s
+         decode 60.6 % of the memory bus, 20 of 33 GB/s
+energy   12.346 J of the processor's
+
+money  """
+    assert block in text
+
+
+def test_a_machine_that_nobody_measured_says_how_to() -> None:
+    """One line with the reason, no shares."""
+    reasons = {"ceiling": "the machine's limits have not been measured: taximeter machine", "energy_uj": "no counter"}
+    work = replace(MEASURED_WORK, ceiling=None, energy_uj=None, unknown_reasons=reasons)
+    text = plain(ReceiptView(replace(RECEIPT, work=work)))
+    assert (
+        "\nlimits   unknown: the machine's limits have not been measured:\n         taximeter machine\n\nmoney" in text
+    )
+    assert "energy" not in text
+
+
+def test_an_answer_of_one_token_has_no_decode_to_speak_of() -> None:
+    """What took no time has no rate."""
+    work = replace(MEASURED_WORK, decode_compute_ns=0, decode_read_bytes=0, energy_uj=None)
+    text = plain(ReceiptView(replace(RECEIPT, work=work)))
+    assert "limits   prefill 4.1 % of the int8 peak, 167 of 4,100 Gop/s\n\nmoney" in text

@@ -16,7 +16,8 @@ from taximeter.engine.chat_template import ChatTemplate
 from taximeter.engine.tokenizer import Tokenizer
 from taximeter.engine.weights import open_checkpoint
 from taximeter.errors import ConfigError, RequestError, TaximeterError
-from taximeter.records import Message
+from taximeter.records import Message, Tool, ToolCall
+from tests.toolbox_models import TEMPLATES as FAMILIES
 from tests.unit.engine.small_vocabularies import byte_level
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "llama_cpp"
@@ -214,3 +215,90 @@ def test_a_hostile_template_reaches_nothing(source: str) -> None:
     """It came with a downloaded file: it gets an error, not the interpreter, and not the machine for long."""
     with pytest.raises(ConfigError, match="template"):
         ChatTemplate(source, TOKENIZER).encode(said("x"))
+
+
+LOOK_UP = Tool(
+    name="look_up",
+    description="Look a word up.",
+    parameters={"type": "object", "properties": {"word": {"type": "string"}}},
+)
+CALLED = Message(
+    role="assistant", content="", tool_calls=(ToolCall(id="abcdefghi", name="look_up", arguments='{"word": "é"}'),)
+)
+RESULT = Message(role="tool", content="a letter", tool_call_id="abcdefghi")
+
+
+def test_tools_and_calls_reach_templates_as_transformers_passes_them() -> None:
+    """Functions in an envelope, arguments as values and not as text; nothing that was not said."""
+    source = "{{ tools | tojson }}{% for m in messages %}{{ m | tojson }}{% endfor %}{# tool_calls #}"
+    ids = ChatTemplate(source, TOKENIZER).encode([*said("x"), CALLED, RESULT], [LOOK_UP])
+    schema = {"type": "object", "properties": {"word": {"type": "string"}}}
+    function = {"name": "look_up", "description": "Look a word up.", "parameters": schema}
+    call = {"type": "function", "id": "abcdefghi", "function": {"name": "look_up", "arguments": {"word": "é"}}}
+    expected = [
+        [{"type": "function", "function": function}],
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "a letter", "tool_call_id": "abcdefghi"},
+    ]
+    assert TOKENIZER.decode(ids) == "".join(json.dumps(value, ensure_ascii=False) for value in expected)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_family_writes_a_conversation_with_calls(family: str) -> None:
+    """The tool is shown, the call is written as the model would write it, and the result follows."""
+    template = ChatTemplate(FAMILIES[family], TOKENIZER)
+    assert template.call_syntax is not None
+    text = TOKENIZER.decode(template.encode([*said("look é up"), CALLED, RESULT], [LOOK_UP]))
+    call = f'{{"name": "look_up", "{template.call_syntax.arguments}": {{"word": "é"}}'
+    places = [text.index(part) for part in ("Look a word up.", call, "a letter")]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("source", [CHATML, "{% for m in messages %}{{ m.content }}{% endfor %} tools"])
+def test_a_template_without_tools_refuses_them(source: str) -> None:
+    """A model that is not shown its tools would answer another question."""
+    template = ChatTemplate(source, TOKENIZER)
+    assert template.call_syntax is None
+    for messages, tools, what in ((said("x"), [LOOK_UP], "tools"), ([*said("x"), CALLED], [], "tool calls")):
+        with pytest.raises(RequestError, match=f"no place for {what}"):
+            template.encode(messages, tools)
+
+
+@pytest.mark.parametrize(
+    "arguments", ["{", "[1]", '"x"', "NaN", '{"a": NaN}', "[" * 5000, '{"a":' * 900 + "1" + "}" * 900]
+)
+def test_arguments_that_are_no_object_are_the_callers_error(arguments: str) -> None:
+    """Templates walk through them."""
+    call = Message(role="assistant", content="", tool_calls=(ToolCall(id="1", name="f", arguments=arguments),))
+    with pytest.raises(RequestError) as caught:
+        ChatTemplate(FAMILIES["hermes"], TOKENIZER).encode([*said("x"), call])
+    assert caught.value.param == "messages"
+
+
+@given(words=st.lists(st.lists(st.sampled_from(PARTS), max_size=5).map("".join), min_size=6, max_size=6))
+def test_no_tool_and_no_call_makes_a_control_token(words: list[str]) -> None:
+    """Descriptions, names in schemas, values in arguments, ids and results: all of them are other people's words."""
+    description, key, value, argument, call_id, result = words
+    tool = Tool(name="f", description=description, parameters={key: {"enum": [value]}})
+    call = ToolCall(id=call_id, name="f", arguments=json.dumps({key: [argument]}))
+    messages = [
+        *said("x"),
+        Message(role="assistant", content="", tool_calls=(call,)),
+        Message(role="tool", content=result, tool_call_id=call_id),
+    ]
+    ids = ChatTemplate(FAMILIES["hermes"], TOKENIZER).encode(messages, [tool])
+    turns = 4  # the tools', the user's, the assistant's and the tool's; another begins
+    assert [token for token in ids if token in (START, END, USER)] == [*[START, END] * turns, START]
+
+
+def test_a_template_may_look_into_schemas() -> None:
+    """It asks whether a type is "string", and still nothing in a schema is a control token."""
+    source = (
+        "{% for t in tools %}{% for k, v in t.function.parameters.items() %}{{ k }}={{ 's' if v == 'string' else v }}"
+    )
+    source += ";{% endfor %}{% endfor %}{{ messages[0].content }}"
+    tool = Tool(name="f", parameters={"type": "string", "title": "<|im_end|>"})
+    ids = ChatTemplate(source, TOKENIZER).encode(said("x"), [tool])
+    assert TOKENIZER.decode(ids) == "type=s;title=<|im_end|>;x"
+    assert END not in ids

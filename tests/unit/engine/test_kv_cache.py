@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taximeter.engine.kv_cache import BlockPool, KVCacheManager, PoolCensus
+from taximeter.engine.kv_cache import BlockPool, GroupSize, KVCacheManager, PoolCensus
 from taximeter.engine.request_state import SequenceState
 from taximeter.errors import InvariantBroken
 
@@ -25,7 +27,7 @@ def compute(manager: KVCacheManager, state: SequenceState) -> None:
 def hit_of(manager: KVCacheManager, tokens: list[int] | range) -> int:
     """Admit a prompt, compute it, let it go; how many of its tokens were found."""
     state = sequence(tokens)
-    assert manager.admit(state)
+    assert manager.admit(state, sys.maxsize)
     hit = state.computed_tokens
     compute(manager, state)
     manager.release(state)
@@ -34,7 +36,7 @@ def hit_of(manager: KVCacheManager, tokens: list[int] | range) -> int:
 
 def test_hits_are_whole_blocks_and_never_the_last_token() -> None:
     """48 tokens twice hit 0 then 32; 49 that begin with them hit 48; another 40 twice hit 0 then 32 (block of 16)."""
-    manager = KVCacheManager(BlockPool(64), block_tokens=16)
+    manager = KVCacheManager([GroupSize(blocks=64)], block_tokens=16)
     first = range(1000, 1048)
     assert [hit_of(manager, first), hit_of(manager, first)] == [0, 32]
     assert hit_of(manager, [*first, 7]) == 48
@@ -44,7 +46,7 @@ def test_hits_are_whole_blocks_and_never_the_last_token() -> None:
 
 def test_equal_tokens_after_different_beginnings_are_different_blocks() -> None:
     """A block is found by its whole history, not by its own tokens."""
-    manager = KVCacheManager(BlockPool(64), block_tokens=16)
+    manager = KVCacheManager([GroupSize(blocks=64)], block_tokens=16)
     same = list(range(16))
     assert hit_of(manager, [1] * 16 + same + [0]) == 0
     assert hit_of(manager, [2] * 16 + same + [0]) == 0
@@ -52,23 +54,23 @@ def test_equal_tokens_after_different_beginnings_are_different_blocks() -> None:
 
 def test_a_running_prefix_is_shared_not_copied() -> None:
     """Two live sequences with one prefix hold the same blocks, and letting one go leaves the other whole."""
-    manager = KVCacheManager(BlockPool(8), block_tokens=16)
+    manager = KVCacheManager([GroupSize(blocks=8)], block_tokens=16)
     a, b = sequence([*range(32), 1], "a"), sequence([*range(32), 2], "b")
-    assert manager.admit(a)
+    assert manager.admit(a, sys.maxsize)
     compute(manager, a)
-    assert manager.admit(b)
-    assert b.blocks[:2] == a.blocks[:2]
-    assert manager.pool.audit([a.blocks, b.blocks]) == PoolCensus(free=4, cached=0, used=4)
+    assert manager.admit(b, sys.maxsize)
+    assert b.block_tables[0][:2] == a.block_tables[0][:2]
+    assert manager.audit([a, b]) == PoolCensus(free=4, cached=0, used=4)
     manager.release(a)
-    assert manager.pool.audit([b.blocks]) == PoolCensus(free=5, cached=0, used=3)
+    assert manager.audit([b]) == PoolCensus(free=5, cached=0, used=3)
 
 
 def test_the_tail_is_given_away_first_and_the_oldest_prefix_before_the_newest() -> None:
     """Eviction takes free blocks, then the tail of what was let go of longest ago; the head survives longest."""
-    manager = KVCacheManager(BlockPool(6), block_tokens=4)
+    manager = KVCacheManager([GroupSize(blocks=6)], block_tokens=4)
     assert hit_of(manager, range(12)) == 0  # three full blocks cached
     assert hit_of(manager, range(100, 112)) == 0  # three more: the pool is full
-    assert manager.pool.audit([]) == PoolCensus(free=0, cached=6, used=0)
+    assert manager.audit([]) == PoolCensus(free=0, cached=6, used=0)
     assert hit_of(manager, range(200, 204)) == 0  # evicts one: the tail of the first
     assert hit_of(manager, [*range(8), 1]) == 8
     assert hit_of(manager, [*range(100, 112), 1]) >= 8
@@ -76,39 +78,44 @@ def test_the_tail_is_given_away_first_and_the_oldest_prefix_before_the_newest() 
 
 def test_a_sequence_that_does_not_fit_whole_is_not_admitted_and_changes_nothing() -> None:
     """Admission looks at all known tokens, and a refused one leaves no trace."""
-    manager = KVCacheManager(BlockPool(4), block_tokens=4)
+    manager = KVCacheManager([GroupSize(blocks=4)], block_tokens=4)
     small, large = sequence(range(6), "small"), sequence(range(50, 63), "large")
-    assert manager.admit(small)
-    assert not manager.admit(large)
-    assert large.blocks == []
-    assert manager.pool.audit([small.blocks]) == PoolCensus(free=2, cached=0, used=2)
+    assert manager.admit(small, sys.maxsize)
+    assert not manager.admit(large, sys.maxsize)
+    assert large.block_tables == []
+    assert manager.audit([small]) == PoolCensus(free=2, cached=0, used=2)
 
 
 def test_cached_blocks_that_are_hits_do_not_count_as_room() -> None:
     """A prefix found in the cache uses up its own blocks: they cannot be promised a second time."""
-    manager = KVCacheManager(BlockPool(3), block_tokens=4)
+    manager = KVCacheManager([GroupSize(blocks=3)], block_tokens=4)
     assert hit_of(manager, range(9)) == 0
     state = sequence([*range(8), *range(90, 97)])  # two hits + two new blocks, one too many
-    assert not manager.admit(state)
-    assert manager.pool.audit([]).used == 0
+    assert not manager.admit(state, sys.maxsize)
+    assert manager.audit([]).used == 0
 
 
 def test_without_prefix_caching_nothing_is_found() -> None:
     """The switch switches off."""
-    manager = KVCacheManager(BlockPool(16), block_tokens=4, prefix_caching=False)
+    manager = KVCacheManager([GroupSize(blocks=16)], block_tokens=4, prefix_caching=False)
     assert [hit_of(manager, range(12)), hit_of(manager, range(12))] == [0, 0]
-    assert manager.pool.audit([]).cached == 0
+    assert manager.audit([]).cached == 0
 
 
 def test_the_audit_sees_a_lost_block() -> None:
     """An audit that could not fail would prove nothing."""
-    manager = KVCacheManager(BlockPool(8), block_tokens=4)
+    manager = KVCacheManager([GroupSize(blocks=8)], block_tokens=4)
     state = sequence(range(10))
-    assert manager.admit(state)
+    assert manager.admit(state, sys.maxsize)
     with pytest.raises(InvariantBroken):
-        manager.pool.audit([state.blocks[:-1]])
+        manager.audit([])
     with pytest.raises(InvariantBroken):
-        manager.pool.audit([state.blocks, state.blocks])
+        manager.audit([state, state])
+    lost = state.block_tables[0].pop()
+    with pytest.raises(InvariantBroken):
+        manager.audit([state])
+    state.block_tables[0].append(lost)
+    assert manager.audit([state]).used == 3
 
 
 def test_a_block_cannot_be_released_twice() -> None:
@@ -130,13 +137,13 @@ def test_a_block_cannot_be_released_twice() -> None:
 )
 def test_free_cached_and_used_always_sum_to_the_pool(steps: list[tuple[str, int, int]], caching: bool) -> None:
     """Whatever happens in whatever order, every block is in exactly one state."""
-    manager = KVCacheManager(BlockPool(12), block_tokens=4, prefix_caching=caching)
+    manager = KVCacheManager([GroupSize(blocks=12)], block_tokens=4, prefix_caching=caching)
     live: dict[int, SequenceState] = {}
     for action, who, size in steps:
         state = live.get(who)
         if action == "admit" and state is None:
             state = sequence([who % 2] * size, str(who))
-            if manager.admit(state):
+            if manager.admit(state, sys.maxsize):
                 live[who] = state
         elif state is not None and action == "grow":
             if manager.grow(state, state.known_tokens + 1):
@@ -145,5 +152,5 @@ def test_free_cached_and_used_always_sum_to_the_pool(steps: list[tuple[str, int,
             compute(manager, state)
         elif state is not None and action == "release":
             manager.release(live.pop(who))
-        census = manager.pool.audit(state.blocks for state in live.values())
+        census = manager.audit(live.values())
         assert census.free + census.cached + census.used == 12

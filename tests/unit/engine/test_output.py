@@ -1,11 +1,20 @@
-"""Stop strings are found across pieces and never shown."""
+"""Stop strings are found across pieces and never shown, and an answer ends for the right reason."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taximeter.engine.output import StopStrings
+from taximeter.engine.call_syntax import HERMES, MISTRAL
+from taximeter.engine.output import OutputPiece, OutputProcessor, StopStrings
+from taximeter.engine.tokenizer import Tokenizer
+from taximeter.engine.tool_calls import CallReader
+from taximeter.records import FinishReason, Sampling
+from tests.unit.engine.small_vocabularies import byte_level
+
+TOKENIZER = Tokenizer.from_vocabulary(byte_level(control=("<|im_end|>", "[TOOL_CALLS]")))
+(END,) = TOKENIZER.stop_ids
+CALL = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
 
 
 def feed(stops: list[str], pieces: list[str]) -> tuple[str, bool]:
@@ -59,3 +68,92 @@ def test_cutting_the_text_differently_changes_nothing(stops: list[str], pieces: 
     for stop in stops:
         at = text.find(stop)
         assert feed([stop], pieces) == ((text, False) if at < 0 else (text[:at], True))
+
+
+def read(
+    text: str,
+    *,
+    end: FinishReason | None = None,
+    limit: int = 1000,
+    parallel: bool = True,
+    tools: tuple[str, ...] = ("f",),
+    **sampling: object,
+) -> list[OutputPiece]:
+    """What the tokens of a text come to, up to the one that ends the answer; `end` comes with the last of them."""
+    processor = OutputProcessor(
+        TOKENIZER,
+        Sampling(**sampling),
+        max_output_tokens=limit,
+        reader=CallReader(HERMES, tools, parallel=parallel, salt="") if tools else None,
+    )
+    ids = TOKENIZER.encode(text, specials=True)
+    pieces: list[OutputPiece] = []
+    for place, token in enumerate(ids, 1):
+        pieces.append(processor.push(token, end if place == len(ids) else None))
+        if pieces[-1].finish_reason is not None:
+            break
+    return pieces
+
+
+def shown(pieces: list[OutputPiece]) -> str:
+    return "".join(piece.text for piece in pieces)
+
+
+def arguments(pieces: list[OutputPiece]) -> str:
+    return "".join(delta.arguments for piece in pieces for delta in piece.calls)
+
+
+def test_an_answer_that_called_ends_for_that_reason() -> None:
+    """By the model's own end or by its form's; with the call whole by then."""
+    by_token, by_form = read(CALL + "<|im_end|>"), read(CALL, end=FinishReason.STOP)
+    for pieces in (by_token, by_form):
+        assert pieces[-1].finish_reason is FinishReason.TOOL_CALLS
+        assert (shown(pieces), arguments(pieces)) == ("", '{"a": 1}')
+
+
+def test_an_answer_without_a_whole_call_just_ended() -> None:
+    """There is nothing to run."""
+    for text in ("no call", '<tool_call>{"name": "g", "arguments": {}}</tool_call>', CALL.replace("1}", "x}")):
+        assert read(text + "<|im_end|>")[-1].finish_reason is FinishReason.STOP
+
+
+def test_a_call_that_the_limit_cut_off_says_so() -> None:
+    """What came of it is there, as for any other text."""
+    pieces = read(CALL, limit=len(TOKENIZER.encode(CALL.removesuffix("}}</tool_call>"), specials=False)))
+    assert pieces[-1].finish_reason is FinishReason.LENGTH
+    assert arguments(pieces) == '{"a": 1'
+    pieces = read("so <tool_ca", end=FinishReason.LENGTH)
+    assert (shown(pieces), pieces[-1].finish_reason) == ("so <tool_ca", FinishReason.LENGTH)
+
+
+def test_the_first_call_ends_the_answer_without_parallel_calls() -> None:
+    """No token is spent on another one."""
+    pieces = read(CALL + "\n" + CALL, parallel=False)
+    assert pieces[-1].finish_reason is FinishReason.TOOL_CALLS
+    assert len(pieces) <= len(CALL)
+    assert arguments(pieces) == '{"a": 1}'
+
+
+def test_a_form_ends_an_answer_whatever_else_was_asked() -> None:
+    """Nothing can follow, not with `min_tokens` and not with `ignore_eos`."""
+    for end in (FinishReason.STOP, FinishReason.LENGTH):
+        pieces = read("12", end=end, tools=(), min_tokens=9, ignore_eos=True)
+        assert (shown(pieces), pieces[-1].finish_reason) == ("12", end)
+    assert read("12", end=FinishReason.STOP, limit=2, tools=())[-1].finish_reason is FinishReason.STOP
+
+
+def test_a_stop_string_ends_a_form_early() -> None:
+    """Both were asked for; the earlier one wins."""
+    pieces = read("1234", stop=("3",), end=FinishReason.STOP, tools=())
+    assert (shown(pieces), pieces[-1].finish_reason) == ("12", FinishReason.STOP)
+
+
+def test_marks_that_are_control_tokens_are_seen_by_the_reader() -> None:
+    """They have no text of their own."""
+    (mark,) = TOKENIZER.encode("[TOOL_CALLS]", specials=True)
+    reader = CallReader(MISTRAL, ("f",), parallel=True, salt="")
+    processor = OutputProcessor(TOKENIZER, Sampling(), max_output_tokens=100, reader=reader, marks=frozenset({mark}))
+    ids = [mark, *TOKENIZER.encode('[{"name": "f", "arguments": {}}]', specials=False), END]
+    pieces = [processor.push(token) for token in ids]
+    assert (shown(pieces), arguments(pieces)) == ("", "{}")
+    assert pieces[-1].finish_reason is FinishReason.TOOL_CALLS

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tokenizers import AddedToken, models, normalizers, pre_tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from taximeter.engine.pieces import pieces_of
@@ -36,6 +38,8 @@ def test_byte_level_merges_in_the_order_of_the_list() -> None:
         ("gpt-2", ["12", "12", "Ġ", "12"]),
         ("smollm", ["1", "2", "1", "2", "Ġ", "1", "2"]),
         ("qwen2", ["1", "2", "1", "2", "Ġ", "1", "2"]),
+        ("deepseek-r1-qwen", ["1", "2", "1", "2", "Ġ", "1", "2"]),
+        ("tekken", ["1", "2", "1", "2", "Ġ", "1", "2"]),
         ("llama-bpe", ["12", "1", "2", "Ġ", "12"]),
         ("default", ["12", "1", "2", "Ġ", "12"]),
     ],
@@ -47,14 +51,68 @@ def test_digits_are_grouped_as_the_named_rule_says(pre: str, expected: list[str]
 
 def test_an_unknown_splitting_rule_is_refused_by_name() -> None:
     """Guessing a rule would give wrong tokens quietly."""
-    with pytest.raises(ModelFileError, match=r"'tekken'.*smollm"):
-        Tokenizer.from_vocabulary(byte_level(pre="tekken"))
+    with pytest.raises(ModelFileError, match=r"'exaone'") as caught:
+        Tokenizer.from_vocabulary(byte_level(pre="exaone"))
+    assert caught.value.hint == (
+        "known rules: deepseek-r1-qwen, default, gpt-2, llama-bpe, llama-v3, llama3, qwen2, smollm, tekken"
+    )
+
+
+@pytest.mark.parametrize(
+    ("pre", "text", "expected"),
+    [
+        ("qwen2", "'She", ["'", "S", "he"]),
+        ("tekken", "'She", ["'", "Sh", "e"]),
+        ("tekken", "heHE", ["he", "HE"]),
+        ("tekken", "HEhe", ["HE", "he"]),
+        ("qwen2", "eHe", ["eH", "e"]),
+        ("tekken", "eHe", ["e", "He"]),
+        ("qwen2", "!/he", ["!/", "he"]),
+        ("tekken", "!/he", ["!/", "he"]),
+    ],
+)
+def test_words_end_where_the_named_rule_says(pre: str, text: str, expected: list[str]) -> None:
+    """Tekken cuts where a capital follows a small letter, the others after the first letters of a contraction."""
+    assert names(byte_level(pre=pre, merges=("S h", "h e", "H E", "e H", "H e", "! /")), text) == expected
+
+
+QWEN2_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@given(
+    st.text(
+        st.sampled_from("he lo12'sSſdD\r\n\t.,/é\u0301\u00a0漢字\u3000ẞ") | st.characters(codec="utf-8"), max_size=40
+    )
+)
+def test_qwen2_reads_as_its_own_tokenizer_json_does(text: str) -> None:
+    """From either kind of file the same ids: NFC first, then words as transformers' Qwen2Tokenizer cuts them."""
+    vocabulary = byte_level(pre="qwen2", control=())
+    ids = {name: token_id for token_id, name in enumerate(vocabulary.tokens)}
+    theirs = HuggingFaceTokenizer(models.BPE(vocab=ids, merges=[tuple(pair.split(" ")) for pair in vocabulary.merges]))
+    theirs.normalizer = normalizers.NFC()
+    theirs.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(QWEN2_WORDS), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    assert Tokenizer.from_vocabulary(vocabulary).encode(text, specials=False) == theirs.encode(text).ids
+
+
+def test_only_qwen2_composes_letters_and_accents() -> None:
+    """Typed as one character or as two, it is one word to qwen2, and two to a rule that says nothing of it."""
+    for pre, same in (("qwen2", True), ("deepseek-r1-qwen", False), ("llama-bpe", False)):
+        assert (names(byte_level(pre=pre), "e\u0301") == names(byte_level(pre=pre), "\u00e9")) is same
 
 
 def test_llama3_takes_a_word_that_is_a_token_without_merging() -> None:
     """Such vocabularies have words that their own merges cannot reach."""
     whole = byte_level(pre="llama-bpe", mistyped=("word",))
     assert names(whole, "word") == ["word"]
+    assert names(dataclasses.replace(whole, pre="tekken"), "word") == ["word"]
     assert names(dataclasses.replace(whole, pre="qwen2"), "word") == ["w", "o", "r", "d"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections import Counter
 
@@ -12,7 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taximeter.engine.sampler import Sampler
-from taximeter.records import Sampling
+from taximeter.engine.structured import Grammars, Matcher, form_grammar
+from taximeter.engine.tokenizer import Tokenizer
+from taximeter.records import FinishReason, Form, FormKind, Sampling
+from tests.unit.engine.small_vocabularies import byte_level
 
 LOGITS = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
 
@@ -38,6 +42,19 @@ def test_temperature_zero_picks_the_best_and_the_first_of_equals() -> None:
     """Greedy is argmax, ties go to the lowest id."""
     assert sampler(Sampling(temperature=0)).pick(LOGITS).token_id == 0
     assert sampler(Sampling(temperature=0)).pick(np.array([1, 5, 5, 0], np.float32)).token_id == 1
+
+
+@given(st.lists(st.integers(-3, 3), min_size=4, max_size=4), st.integers(0, 2), st.sampled_from([None, 2]))
+def test_the_short_way_to_the_best_token_is_the_long_one(
+    logits: list[int], min_tokens: int, logprobs: int | None
+) -> None:
+    """A greedy pick that nothing adjusts takes no copy of the logits, and the same token as with a bias of nothing."""
+    plain = Sampling(temperature=0, min_tokens=min_tokens, logprobs=logprobs)
+    short, long = (
+        sampler(sampling, stop_ids=(1,)) for sampling in (plain, dataclasses.replace(plain, logit_bias={0: 0.0}))
+    )
+    for _ in range(4):
+        assert short.pick(np.array(logits, np.float32)) == long.pick(np.array(logits, np.float32))
 
 
 def test_neutral_sampling_follows_the_model() -> None:
@@ -141,3 +158,83 @@ def test_whatever_the_settings_some_token_comes_out(
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=1)
     with np.errstate(invalid="raise", divide="raise"):
         assert sampler(sampling).pick(np.array(logits, np.float32)).token_id in range(4)
+
+
+TOKENIZER = Tokenizer.from_vocabulary(byte_level())
+A, B, C = (TOKENIZER.encode(letter, specials=False)[0] for letter in "abc")
+(END,) = TOKENIZER.stop_ids
+GRAMMARS = Grammars(TOKENIZER, logits=TOKENIZER.vocab_size)
+
+
+@functools.cache
+def follow(regex: str) -> Matcher:
+    grammar = form_grammar(Form(kind=FormKind.REGEX, text=regex, field="field"))
+    return GRAMMARS.compile(grammar, field="field")
+
+
+def formed(regex: str, **sampling: object) -> Sampler:
+    return Sampler(
+        Sampling(**sampling),
+        choice=0,
+        penalized=np.array([A], np.int64),
+        stop_ids=TOKENIZER.stop_ids,
+        matcher=follow(regex).copy(),
+    )
+
+
+def favouring(*tokens: int) -> np.ndarray:
+    """Logits that like these tokens, the first most, and none of the others."""
+    logits = np.zeros(TOKENIZER.vocab_size, np.float32)
+    logits[list(tokens)] = np.arange(len(tokens), 0, -1) * 10
+    return logits
+
+
+SAMPLINGS = st.fixed_dictionaries(
+    {"temperature": st.sampled_from([0, 0.01, 1.0, 2.0]), "seed": st.integers(0, 1000)},
+    optional={
+        "top_k": st.integers(1, 300),
+        "top_p": st.sampled_from([0.0, 0.1, 0.9]),
+        "min_p": st.sampled_from([0.1, 1.0]),
+        "repetition_penalty": st.sampled_from([0.5, 2.0]),
+        "presence_penalty": st.just(2.0),
+        "frequency_penalty": st.just(-2.0),
+        "logit_bias": st.just({C: 100.0, A: -100.0}),
+        "min_tokens": st.integers(0, 4),
+        "logprobs": st.integers(0, 3),
+    },
+)
+
+
+@given(sampling=SAMPLINGS)
+@settings(deadline=None)
+def test_only_what_the_form_allows_is_picked(sampling: dict[str, object]) -> None:
+    """However the distribution is bent and cut, and however much the model prefers something else."""
+    chosen = formed("[ab]{3}", **sampling)
+    picks = [chosen.pick(favouring(C, END, B)) for _ in range(3)]
+    assert {pick.token_id for pick in picks} <= {A, B}
+    assert [pick.end for pick in picks] == [None, None, FinishReason.STOP]
+
+
+def test_log_probabilities_are_the_models_own_whatever_the_form_allows() -> None:
+    """What was ruled out stays likely in the model's eyes."""
+    pick = formed("b", temperature=0, logprobs=1).pick(favouring(C, B))
+    assert pick.token_id == B
+    assert pick.top[0][0] == C
+    assert pick.logprob == pytest.approx(-10, abs=0.01)
+
+
+def test_a_form_that_may_end_goes_on_until_the_least_is_reached() -> None:
+    """`min_tokens` rules the end out, as far as the form has something else."""
+    chosen = formed("ab*", temperature=0, min_tokens=3)
+    picks = [chosen.pick(favouring(END, B)) for _ in range(4)]
+    assert [pick.token_id for pick in picks] == [A, B, B, END]
+    assert [pick.end for pick in picks] == [None, None, None, FinishReason.STOP]
+
+
+def test_among_what_the_form_allows_the_models_distribution_is_kept() -> None:
+    """Two tokens of four, in their own proportion."""
+    logits = np.full(TOKENIZER.vocab_size, -50, np.float32)
+    logits[[A, B, C]] = np.log([0.3, 0.1, 0.6])
+    draws = 2000
+    picks = Counter(formed("[ab]", seed=seed).pick(logits).token_id for seed in range(draws))
+    assert_close({token: count / draws for token, count in picks.items()}, {A: 0.75, B: 0.25}, draws)

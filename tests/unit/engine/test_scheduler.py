@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from taximeter.engine.kv_cache import BlockPool, KVCacheManager
+from taximeter.engine.kv_cache import GroupSize, KVCacheManager
 from taximeter.engine.request_state import SequenceState, SequenceStatus
 from taximeter.engine.scheduler import Scheduler, SchedulerOutput
 
 
 def scheduler(*, step_tokens: int | None = 512, blocks: int = 1000, max_running: int = 64) -> Scheduler:
-    manager = KVCacheManager(BlockPool(blocks), block_tokens=16)
+    manager = KVCacheManager([GroupSize(blocks=blocks)], block_tokens=16)
     return Scheduler(manager, step_tokens=step_tokens, max_running=max_running)
 
 
@@ -144,4 +144,4 @@ def test_finishing_gives_the_memory_back() -> None:
     for state in (waiting, running, running):
         engine.finish(state)
     assert not engine.has_work
-    assert running.blocks == []
+    assert running.block_tables == []

@@ -193,3 +193,13 @@ def test_matching_is_leftmost_then_longest(tokens: set[str], text: str) -> None:
         stretch, at = "", at + len(token)
     expected += [(stretch, None)] if stretch else []
     assert list(TokenMatcher(ids).split(text)) == expected
+
+
+@pytest.mark.parametrize(
+    "vocabulary", [byte_level(), by_score({"\u2581a": -1.0, "é": -2.0, "aé": -3.0})], ids=["bpe", "spm"]
+)
+def test_no_token_stands_for_more_characters_than_the_longest(vocabulary: Vocabulary) -> None:
+    """A prompt that is refused for its length alone could not have fitted."""
+    tokenizer = Tokenizer.from_vocabulary(vocabulary)
+    texts = [tokenizer.token_bytes(token).decode("utf-8", "ignore") for token in range(tokenizer.vocab_size)]
+    assert max(map(len, texts)) <= tokenizer.longest_token_characters

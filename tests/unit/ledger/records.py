@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from taximeter.records import (
     Basis,
+    Ceiling,
     Cost,
     CostLine,
     Dialect,
@@ -151,6 +152,18 @@ _works = st.builds(
     computed_tokens=_counts,
     compute_ns=_counts,
     kernels=_labels,
+    decode_compute_ns=st.none() | _counts,
+    decode_read_bytes=st.none() | _counts,
+    prefill_operations=st.none() | _counts,
+    ceiling=st.none()
+    | st.builds(
+        Ceiling,
+        read_bytes_per_s=st.integers(1, 10**25),
+        operations_per_s=st.integers(1, 10**25),
+        unit=_any_text,
+    ),
+    energy_uj=st.none() | _counts,
+    unknown_reasons=st.dictionaries(_any_text, _any_text, max_size=2),
 )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from taximeter.errors import ConfigError, PricingError
-from taximeter.pricing import Catalog
+from taximeter.pricing.catalog import Catalog
 from taximeter.records import Basis, PriceList
 
 OCTOBER = datetime(2026, 10, 29, tzinfo=UTC)

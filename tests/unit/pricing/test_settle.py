@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from taximeter.errors import PricingError
-from taximeter.pricing import Catalog, MachineMeter, Settler
+from taximeter.pricing import Comparison, MachineMeter, Settler
+from taximeter.pricing.catalog import Catalog
 from taximeter.records import (
     NS_PER_HOUR,
     Basis,
@@ -47,7 +48,7 @@ def settle(settler: Settler, *, received_at: datetime = CHECKED_AT, **fields: An
 def test_work_is_charged_to_the_machine():
     """The machine's time becomes the cost, and everything known is on the receipt."""
     receipt = settle(
-        Settler(catalog=CATALOG, machine=meter()),
+        Settler(machine=meter()),
         served_by="embedded",
         model_served="smollm2-135m-instruct",
         finish_reasons=("stop",),
@@ -68,7 +69,7 @@ def test_work_is_charged_to_the_machine():
 def test_a_failed_request_is_charged_for_its_work():
     """An answer that broke or was not wanted has still used the machine."""
     machine = meter()
-    settler = Settler(catalog=CATALOG, machine=machine)
+    settler = Settler(machine=machine)
     for outcome in (Outcome.FAILED, Outcome.ABORTED):
         receipt = settle(settler, outcome=outcome, error="EngineError: broken")
         assert receipt.cost is not None
@@ -89,23 +90,21 @@ def test_a_failed_request_is_charged_for_its_work():
 )
 def test_a_receipt_without_a_cost_says_why(fields: dict[str, Any], reason: str):
     """Unknown is not zero: there is no cost, and there is a reason in plain words."""
-    receipt = settle(
-        Settler(catalog=CATALOG, machine=meter()), **{"timing": None, "usage": None, "work": None, **fields}
-    )
+    receipt = settle(Settler(machine=meter()), **{"timing": None, "usage": None, "work": None, **fields})
     assert receipt.cost is None
     assert receipt.uncosted_reason == reason
 
 
 def test_a_machine_without_a_rate_has_no_cost():
     """The reason says what to set."""
-    receipt = settle(Settler(catalog=CATALOG))
+    receipt = settle(Settler())
     assert receipt.cost is None
     assert receipt.uncosted_reason == "no machine rate: set --machine-rate"
 
 
 def test_the_same_usage_is_priced_from_a_list_beside_it():
     """What it would have cost there, at the time it was asked, whatever it costs here."""
-    settler = Settler(catalog=CATALOG, priced_as="card/gpt-5.6-sol")
+    settler = Settler(comparison=Comparison(CATALOG, "card/gpt-5.6-sol"))
     before = settle(settler, received_at=datetime(2026, 8, 20, tzinfo=UTC)).cost_priced_as
     after = settle(settler, received_at=datetime(2026, 8, 21, tzinfo=UTC)).cost_priced_as
     assert before is not None
@@ -118,7 +117,7 @@ def test_the_same_usage_is_priced_from_a_list_beside_it():
 
 def test_the_whole_prompt_picks_the_context_price():
     """Cached tokens count towards the length of the prompt."""
-    settler = Settler(catalog=CATALOG, priced_as="card/gpt-5.4")
+    settler = Settler(comparison=Comparison(CATALOG, "card/gpt-5.4"))
     receipt = settle(settler, usage=usage(fresh=72_001, read=200_000))
     assert receipt.cost_priced_as is not None
     assert receipt.cost_priced_as.total == (72_001 * Decimal(5) + 200_000 * Decimal("0.5")) / 1_000_000
@@ -141,7 +140,7 @@ def test_the_whole_prompt_picks_the_context_price():
 )
 def test_a_comparison_that_cannot_be_made_is_logged(used: Usage, why: str, caplog: pytest.LogCaptureFixture):
     """It is left out, the receipt is written all the same, and the log says why."""
-    settler = Settler(catalog=CATALOG, machine=meter(), priced_as="card/haiku-4-5")
+    settler = Settler(machine=meter(), comparison=Comparison(CATALOG, "card/haiku-4-5"))
     with caplog.at_level(logging.WARNING):
         receipt = settle(settler, usage=used)
     assert receipt.cost is not None
@@ -157,7 +156,7 @@ def test_a_bug_in_the_comparison_loses_no_receipt(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("taximeter.pricing.settle.charge", broken)
     machine = meter()
-    receipt = settle(Settler(catalog=CATALOG, machine=machine, priced_as="card/haiku-4-5"))
+    receipt = settle(Settler(machine=machine, comparison=Comparison(CATALOG, "card/haiku-4-5")))
     assert receipt.cost is not None
     assert receipt.cost_priced_as is None
     assert machine.charged_ns == WORK.compute_ns
@@ -169,13 +168,13 @@ def test_a_receipt_that_cannot_be_made_is_not_charged():
     """The meter moves last: what it has charged is what receipts say."""
     machine = meter()
     with pytest.raises(ValueError, match="must say why"):
-        settle(Settler(catalog=CATALOG, machine=machine), timing=None)
+        settle(Settler(machine=machine), timing=None)
     assert machine.charged_ns == 0
 
 
 def test_no_usage_no_comparison():
     """Nothing is priced from nothing."""
-    settler = Settler(catalog=CATALOG, priced_as="card/haiku-4-5")
+    settler = Settler(comparison=Comparison(CATALOG, "card/haiku-4-5"))
     receipt = settle(settler, outcome=Outcome.FAILED, usage=None, unmeasured_reason="no usage came")
     assert receipt.cost_priced_as is None
 
@@ -183,4 +182,4 @@ def test_no_usage_no_comparison():
 def test_a_typo_in_priced_as_stops_the_start():
     """A model that does not exist is refused before the first request, not at each one."""
     with pytest.raises(PricingError, match="card/gpt-5"):
-        Settler(catalog=CATALOG, priced_as="card/gpt-55")
+        Comparison(CATALOG, "card/gpt-55")

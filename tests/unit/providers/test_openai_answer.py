@@ -13,6 +13,7 @@ from taximeter.records import (
     Sampling,
     TokenLogprob,
     TokensGenerated,
+    ToolCallDelta,
     Usage,
 )
 
@@ -206,3 +207,62 @@ def test_a_cancelled_choice_has_no_reason():
     """OpenAI has no word for it: whoever cancelled is told by other means, or is gone."""
     assert choices(writer(COMPLETIONS).finished(end(FinishReason.CANCELLED, text="x")))[0]["finish_reason"] is None
     assert [choice["finish_reason"] for choice in choices(writer(CHAT).finished(end(FinishReason.CANCELLED)))] == [None]
+
+
+CALLED = [
+    token("Let me see."),
+    TokensGenerated(
+        at_ns=0,
+        choice=0,
+        new_tokens=2,
+        text="",
+        calls=(ToolCallDelta(index=0, id="call_a", name="add"), ToolCallDelta(index=0, arguments='{"a":')),
+    ),
+    TokensGenerated(at_ns=0, choice=0, new_tokens=1, text="", calls=(ToolCallDelta(index=0, arguments=" 1}"),)),
+    TokensGenerated(
+        at_ns=0,
+        choice=0,
+        new_tokens=1,
+        text="",
+        calls=(ToolCallDelta(index=1, id="call_b", name="now"), ToolCallDelta(index=1, arguments="{}")),
+    ),
+]
+
+
+def test_calls_are_streamed_name_first():
+    """One chunk for each piece; id, type and name come with the first of a call only, arguments are to be joined."""
+    chat = writer(CHAT)
+    stream = b"".join(map(chat.tokens, CALLED)) + chat.finished(end(FinishReason.TOOL_CALLS))
+    deltas = [choice["delta"] for choice in choices(stream)]
+    assert deltas[:2] == [{"role": "assistant", "content": ""}, {"content": "Let me see."}]
+    assert [delta["tool_calls"] for delta in deltas[2:-1]] == [
+        [{"index": 0, "id": "call_a", "type": "function", "function": {"name": "add", "arguments": ""}}],
+        [{"index": 0, "function": {"arguments": '{"a":'}}],
+        [{"index": 0, "function": {"arguments": " 1}"}}],
+        [{"index": 1, "id": "call_b", "type": "function", "function": {"name": "now", "arguments": ""}}],
+        [{"index": 1, "function": {"arguments": "{}"}}],
+    ]
+    assert (deltas[-1], choices(stream)[-1]["finish_reason"]) == ({}, "tool_calls")
+
+
+def test_a_whole_answer_has_its_calls_in_one_list():
+    """With the text beside them, or null where there is none."""
+    for kept, content in ((CALLED, "Let me see."), (CALLED[1:], None)):
+        chat = writer(CHAT)
+        for event in (*kept, end(FinishReason.TOOL_CALLS)):
+            chat.keep(event)
+        (choice,) = json.loads(chat.whole(USAGE))["choices"]
+        assert choice["finish_reason"] == "tool_calls"
+        assert choice["message"]["content"] == content
+        assert choice["message"]["tool_calls"] == [
+            {"id": "call_a", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}},
+            {"id": "call_b", "type": "function", "function": {"name": "now", "arguments": "{}"}},
+        ]
+
+
+def test_an_answer_without_calls_says_nothing_of_them():
+    """Clients look whether the key is there."""
+    chat = writer(CHAT)
+    chat.keep(token(""))
+    assert "tool_calls" not in json.loads(chat.whole(USAGE))["choices"][0]["message"]
+    assert b"tool_calls" not in chat.tokens(token("x"))

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from pathlib import Path
 
 import msgspec
@@ -167,12 +168,13 @@ def test_developer_is_the_newer_word_for_system():
         ({"role": "user", "content": 3}, "messages[0].content"),
         ({"role": "wizard", "content": "x"}, "messages[0].role"),
         ({"content": "x"}, "messages[0].role"),
-        ({"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}, "messages[0].tool_calls"),
+        ({"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}, "messages[0].tool_calls[0].function"),
+        ({"role": "assistant", "content": "x", "function_call": {"name": "f"}}, "messages[0].function_call"),
         ("x", "messages[0]"),
     ],
 )
 def test_a_message_that_cannot_be_represented_is_refused_by_name(message: object, param: str):
-    """Images, tool calls and unknown roles are said to be so, not dropped."""
+    """Images, half a tool call and unknown roles are said to be so, not dropped."""
     assert refused(CHAT, chat(messages=[message])).param == param
 
 
@@ -195,9 +197,13 @@ OUT_OF_RANGE = {
     "stop": ['""', '[""]', json.dumps(["x"] * 17), json.dumps("x" * 257), "[3]", "3"],
     "logit_bias": ['{"x": 1}', '{"-1": 1}', '{"1.5": 1}', '{"٣": 1}', json.dumps({"9" * 5000: 1}), "[]", '{"1": "x"}'],
     "logprobs": ["21", "-1", '"x"', "1.5"],
-    "response_format": ['{"type": "json_object"}', '"text"'],
+    "response_format": ['{"type": "xml"}', '"text"', '{"type": 3}', '{"type": "json_schema"}'],
     "stop_token_ids": ["[1]"],
-    "structured_outputs": ['{"regex": "a"}'],
+    "structured_outputs": ['"a"', '{"regex": 3}', '{"choice": "a"}', '{"structural_tag": {"a": 1}}'],
+    "guided_regex": ["3"],
+    "guided_choice": ['"a"', "[1]"],
+    "guided_json": ["3", "[]"],
+    "grammar": ["{}"],
     "model": ["1", '""', json.dumps("x" * 257), '"a\\u0000b"', "null"],
 }
 
@@ -211,7 +217,7 @@ def test_a_wrong_value_is_refused_and_the_field_is_named(endpoint: Endpoint, fie
         body = json.dumps(good | {field: "HERE"}).replace('"HERE"', written)
         error = refused(endpoint, body.encode())
         if written != "NaN":  # which is no JSON: then there is no field
-            assert str(error.param).split("[")[0] == field, written
+            assert re.split(r"[.\[]", str(error.param))[0] == field, written
             assert field in error.message
 
 
@@ -222,7 +228,7 @@ def test_a_wrong_value_is_refused_and_the_field_is_named(endpoint: Endpoint, fie
         (CHAT, {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         (CHAT, {"stream_options": {"include_usage": True}}, "stream_options"),
         (CHAT, {"messages": []}, "messages"),
-        (CHAT, {"tools": [{"type": "function"}]}, "tools"),
+        (CHAT, {"tools": [{"type": "function"}]}, "tools[0].function"),
         (CHAT, {"functions": [{}]}, "functions"),
         (CHAT, {"logit_bias": {"1": 101}}, "logit_bias"),
         (CHAT, {"logit_bias": {"1": -101}}, "logit_bias"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from taximeter.clock import FakeClock
 from taximeter.records import (
     Basis,
+    Ceiling,
     Cost,
     CostLine,
     Dialect,
@@ -24,6 +25,7 @@ from taximeter.records import (
     Request,
     Timing,
     Usage,
+    Work,
     decimal_text,
     inter_token_ns,
     new_id,
@@ -170,3 +172,52 @@ def test_ids_sort_by_birth_and_do_not_repeat() -> None:
     later = {new_id("rcpt", clock.utc_now()) for _ in range(100)}
     assert len(later) == 100
     assert all(first < one for one in later)
+
+
+def test_shares_of_the_machine_follow_from_the_counts() -> None:
+    """12 GB in 0.6 s are 20 of 40 GB/s; 30 billion operations in 0.4 s are 75 of 300."""
+    work = Work(
+        prefill_passes=1,
+        decode_passes=9,
+        computed_tokens=14,
+        compute_ns=1_000_000_000,
+        decode_compute_ns=600_000_000,
+        decode_read_bytes=12_000_000_000,
+        prefill_operations=30_000_000_000,
+        ceiling=Ceiling(read_bytes_per_s=40_000_000_000, operations_per_s=300_000_000_000, unit="int8"),
+    )
+    assert work.prefill_compute_ns == 400_000_000
+    assert (work.decode_bus_ratio, work.prefill_peak_ratio) == (0.5, 0.25)
+    document = to_json(work)
+    assert isinstance(document, dict)
+    assert (document["decode_bus_ratio"], document["prefill_peak_ratio"]) == (0.5, 0.25)
+
+
+def test_shares_that_cannot_be_known_are_none() -> None:
+    """Nothing was counted, nothing is known of the machine, or it took no time."""
+    counted = Work(
+        prefill_passes=1,
+        decode_passes=0,
+        computed_tokens=5,
+        compute_ns=10,
+        decode_compute_ns=0,
+        decode_read_bytes=0,
+        prefill_operations=5,
+    )
+    ceiling = Ceiling(read_bytes_per_s=1, operations_per_s=1, unit="f32")
+    for work in (
+        Work(prefill_passes=1, decode_passes=1, computed_tokens=2, compute_ns=10, ceiling=ceiling),
+        replace(counted, decode_compute_ns=10, ceiling=None),
+        replace(counted, compute_ns=0, ceiling=ceiling),
+    ):
+        assert work.decode_bus_ratio is None
+        assert work.prefill_peak_ratio is None
+    assert replace(counted, ceiling=ceiling).decode_bus_ratio is None
+    assert replace(counted, ceiling=ceiling).prefill_peak_ratio == 5e8
+
+
+@pytest.mark.parametrize("rates", [(0, 1), (1, 0), (-1, 1)])
+def test_a_machine_that_can_do_nothing_is_none(rates: tuple[int, int]) -> None:
+    """No share of nothing."""
+    with pytest.raises(ValueError, match="a machine that computes"):
+        Ceiling(read_bytes_per_s=rates[0], operations_per_s=rates[1], unit="f32")

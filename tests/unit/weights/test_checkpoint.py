@@ -3,24 +3,42 @@
 from __future__ import annotations
 
 import dataclasses
+import mmap
+import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from taximeter.engine.weights import open_checkpoint
+from taximeter.engine.weights import RawTensor, open_checkpoint
 from taximeter.engine.weights.config import tensor_shapes
 from taximeter.errors import ModelFileError
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-tiny_models = pytest.mark.parametrize("name", ["tiny_llama", "tiny_llama_untied", "tiny_gemma3"])
+tiny_models = pytest.mark.parametrize(
+    "name",
+    [
+        "tiny_llama",
+        "tiny_llama_untied",
+        "tiny_llama3_rope",
+        "tiny_gemma3",
+        "tiny_mistral",
+        "tiny_qwen2",
+        "tiny_qwen3",
+    ],
+)
 
 
 @tiny_models
 def test_both_forms_of_a_model_have_one_config(name: str) -> None:
-    """Written by transformers and by the gguf package from the same model: equal to the last bit of every float."""
+    """Written by transformers and by the gguf package from the same model: equal to the last bit of every float. Only
+    llama 3's rope factors are merely close, since one form computes them and the other was given them."""
     folder, file = open_checkpoint(GOLDEN / name), open_checkpoint(GOLDEN / name / "model.gguf")
-    assert folder.config == file.config
+    assert folder.config == dataclasses.replace(file.config, rope_divisors=folder.config.rope_divisors)
+    if folder.config.rope_divisors is None:
+        assert file.config.rope_divisors is None
+    else:
+        np.testing.assert_allclose(file.config.rope_divisors, folder.config.rope_divisors, rtol=3e-7)
     assert (folder.path, file.path) == (GOLDEN / name, GOLDEN / name / "model.gguf")
 
 
@@ -65,6 +83,69 @@ def test_the_tiny_models_cover_what_can_go_wrong() -> None:
     assert gemma.head_dim != gemma.hidden_size // gemma.heads
     assert gemma.attention_scale == np.float32(24**-0.5) != np.float32(gemma.head_dim**-0.5)
     assert (GOLDEN / "tiny_llama_untied" / "model-00003-of-00003.safetensors").exists()
+    stretched = open_checkpoint(GOLDEN / "tiny_llama3_rope").config.rope_divisors
+    assert stretched is not None
+    assert (stretched[0], stretched[3:]) == (1.0, (8.0,) * 5)
+    assert 1.0 < stretched[1] < stretched[2] < 8.0
+    mistral = open_checkpoint(GOLDEN / "tiny_mistral").config
+    assert (mistral.architecture, mistral.sliding_window, mistral.sliding_layers) == ("mistral", 16, (True,) * 3)
+    assert mistral.rope_base_sliding == mistral.rope_base == 1e4
+    qwen2 = open_checkpoint(GOLDEN / "tiny_qwen2").config
+    assert (qwen2.qkv_bias, qwen2.qk_norm, qwen2.sandwich_norms, qwen2.gated_activation) == (True, False, False, "silu")
+    qwen3 = open_checkpoint(GOLDEN / "tiny_qwen3").config
+    assert (qwen3.qkv_bias, qwen3.qk_norm, qwen3.tied_embeddings) == (False, True, False)
+    assert qwen3.heads * qwen3.head_dim == 2 * qwen3.hidden_size
+    assert (GOLDEN / "tiny_qwen3" / "model-00004-of-00004.safetensors").exists()
+
+
+@tiny_models
+def test_raw_tensors_are_the_stored_numbers(name: str) -> None:
+    """In either form, whatever the type: widened, they are `tensor`'s bits; only what had to be changed was copied."""
+    for path in (GOLDEN / name, GOLDEN / name / "model.gguf"):
+        checkpoint = open_checkpoint(path)
+        for tensor_name, shape in tensor_shapes(checkpoint.config).items():
+            raw = checkpoint.raw(tensor_name)
+            rows, row_weights = shape if len(shape) == 2 else (1, *shape)
+            assert raw.shape == shape
+            assert raw.data.shape == (rows, row_weights * {"F32": 4, "BF16": 2}[raw.kind])
+            assert (raw.data.dtype, raw.data.flags.c_contiguous) == (np.uint8, True)
+            wide = raw.dequantized()
+            np.testing.assert_array_equal(wide.view(np.uint32), checkpoint.tensor(tensor_name).view(np.uint32))
+            if path.is_dir():
+                changed = "gemma" in name and "norm" in tensor_name
+            else:
+                changed = ("llama" in name or "mistral" in name) and tensor_name.split(".")[-2] in ("attn_q", "attn_k")
+            assert raw.data.flags.writeable is changed, (path, tensor_name)
+
+
+@pytest.mark.parametrize("form", ["", "model.gguf"])
+def test_a_closed_checkpoint_lets_go_of_its_files(form: str) -> None:
+    """Views taken before stay good and keep the file mapped; the mapping ends with the last of them."""
+    checkpoint = open_checkpoint(GOLDEN / "tiny_qwen3" / form)
+    raw = checkpoint.raw("output_norm.weight")
+    mapping = mapping_of(raw)
+    before = raw.dequantized()
+    checkpoint.close()
+    checkpoint.close()
+    np.testing.assert_array_equal(raw.dequantized(), before)
+    assert mapping() is not None
+    del raw
+    assert mapping() is None
+    for read in (checkpoint.tensor, checkpoint.raw):
+        with pytest.raises(ValueError, match="has been closed"):
+            read("output_norm.weight")
+    assert checkpoint.config.architecture == "qwen3"
+    assert checkpoint.vocabulary().eos_id == 2
+
+
+def mapping_of(raw: RawTensor) -> weakref.ref[mmap.mmap]:
+    """The mapped file that a tensor's bytes lie in."""
+    owner: object = raw.data
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    mapping = owner.obj if isinstance(owner, memoryview) else owner
+    assert isinstance(mapping, mmap.mmap)
+    return weakref.ref(mapping)
 
 
 def test_errors_name_the_path(tmp_path: Path) -> None:

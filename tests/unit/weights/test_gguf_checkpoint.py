@@ -16,10 +16,14 @@ from tests.unit.weights.small_gguf import (
     HEAD_DIM,
     HIDDEN,
     METADATA,
+    container,
     gemma_metadata,
+    key,
     small_gemma_weights,
     small_model,
     small_weights,
+    tensor,
+    typed,
 )
 
 Weights = Mapping[str, npt.NDArray[np.float32]]
@@ -87,18 +91,41 @@ def test_other_rope_scaling_is_refused_by_name(opened: Open, kind: str) -> None:
         opened(llama(rope__scaling__type=kind))
 
 
-def test_llama_3_rope_factors_are_refused_by_name(opened: Open) -> None:
-    """Llama 3.1 files name no kind, but hold a tensor of factors."""
-    weights = small_weights() | {"rope_freqs.weight": np.ones(HEAD_DIM // 2, dtype=np.float32)}
-    with pytest.raises(ModelFileError, match="llama3"):
+def test_llama_3_rope_factors_are_part_of_the_config(opened: Open) -> None:
+    """Llama 3.1 files name no kind of scaling, but hold a tensor of factors, which is no weight."""
+    factors = np.array([1.0, 2.7], dtype=np.float32)
+    checkpoint = opened(METADATA, small_weights() | {"rope_freqs.weight": factors})
+    assert checkpoint.config.rope_divisors == tuple(factors.tolist())
+    assert "rope_freqs.weight" not in checkpoint.names()
+    assert opened().config.rope_divisors is None
+
+
+@pytest.mark.parametrize(
+    ("factors", "message"),
+    [
+        ([1.0], "1 rope factors for 4 dimensions"),
+        ([1.0] * 4, "4 rope factors for 4 dimensions"),
+        ([1.0, 0.0], "a rope factor is 0"),
+        ([1.0, -8.0], "a rope factor is -8"),
+        ([1.0, math.nan], "a rope factor is nan"),
+        ([math.inf, 1.0], "a rope factor is inf"),
+        ([[1.0], [1.0]], r"rope_freqs\.weight has shape \(2, 1\)"),
+        ([1.0] * 40_000, r"rope_freqs\.weight has shape \(40000,\)"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_impossible_rope_factors_are_refused(opened: Open, factors: list[float], message: str) -> None:
+    """One positive number for each pair of dimensions that turns."""
+    weights = small_weights() | {"rope_freqs.weight": np.array(factors, dtype=np.float32)}
+    with pytest.raises(ModelFileError, match=message):
         opened(METADATA, weights)
 
 
 def test_an_unknown_architecture_is_refused_with_the_known_ones(opened: Open) -> None:
     """The hint is the list."""
-    with pytest.raises(ModelFileError, match="'qwen3' is not supported") as caught:
-        opened(dict(METADATA) | {"general.architecture": "qwen3"})
-    assert caught.value.hint == "supported architectures: llama, gemma3"
+    with pytest.raises(ModelFileError, match="'mamba' is not supported") as caught:
+        opened(dict(METADATA) | {"general.architecture": "mamba"})
+    assert caught.value.hint == "supported architectures: llama, gemma3, mistral3, qwen2, qwen3"
 
 
 @pytest.mark.parametrize(
@@ -121,6 +148,8 @@ def test_an_unknown_architecture_is_refused_with_the_known_ones(opened: Open) ->
         ({"rope__freq_base": -1.0}, "rope_base is -1"),
         ({"expert_count": 8}, "mixtures of experts"),
         ({"attn_logit_softcapping": 50.0}, "soft-capped attention"),
+        ({"attention__temperature_scale": 0.1}, "scaled by position"),
+        ({"rope__scaling__attn_factor": 1.2}, "also stretch"),
     ],
     ids=str,
 )
@@ -144,8 +173,8 @@ def test_a_missing_a_misshapen_and_a_needless_tensor_are_named(opened: Open) -> 
         opened(METADATA, {other: weights[other] for other in weights if other != name})
     with pytest.raises(ModelFileError, match=rf"{name} has shape \(8, 4\), .* calls for \(8, 8\)"):
         opened(METADATA, weights | {name: weights[name][:, :4]})
-    with pytest.raises(ModelFileError, match=r"blk\.0\.attn_q\.bias' has no place"):
-        opened(METADATA, weights | {"blk.0.attn_q.bias": np.zeros(HIDDEN, dtype=np.float32)})
+    with pytest.raises(ModelFileError, match=r"blk\.0\.attn_output\.bias' has no place"):
+        opened(METADATA, weights | {"blk.0.attn_output.bias": np.zeros(HIDDEN, dtype=np.float32)})
 
 
 def test_query_and_key_rows_come_in_half_split_order(opened: Open) -> None:
@@ -156,6 +185,119 @@ def test_query_and_key_rows_come_in_half_split_order(opened: Open) -> None:
     np.testing.assert_array_equal(checkpoint.tensor("blk.0.attn_q.weight"), query[[0, 2, 1, 3, 4, 6, 5, 7]])
     np.testing.assert_array_equal(checkpoint.tensor("blk.0.attn_k.weight"), key[[0, 2, 1, 3]])
     np.testing.assert_array_equal(checkpoint.tensor("blk.0.attn_v.weight"), weights["blk.0.attn_v.weight"])
+
+
+def as_architecture(architecture: str, **changes: object) -> dict[str, object]:
+    """`llama(**changes)` of another architecture."""
+    metadata = {name.replace("llama.", f"{architecture}."): value for name, value in llama(**changes).items()}
+    return metadata | {"general.architecture": architecture}
+
+
+def small_biases() -> dict[str, npt.NDArray[np.float32]]:
+    return {
+        "blk.0.attn_q.bias": np.arange(8, dtype=np.float32),
+        "blk.0.attn_k.bias": np.arange(4, dtype=np.float32),
+        "blk.0.attn_v.bias": np.arange(4, dtype=np.float32),
+    }
+
+
+def test_biases_of_a_llama_are_reordered_with_their_rows(opened: Open) -> None:
+    """Only some llamas have them; where they are, they turn as the rows do."""
+    checkpoint = opened(METADATA, small_weights() | small_biases())
+    assert checkpoint.config.qkv_bias
+    assert checkpoint.tensor("blk.0.attn_q.bias").tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+    assert checkpoint.tensor("blk.0.attn_k.bias").tolist() == [0, 2, 1, 3]
+    assert checkpoint.tensor("blk.0.attn_v.bias").tolist() == [0, 1, 2, 3]
+    assert checkpoint.raw("blk.0.attn_q.bias").data.shape == (1, 32)
+
+
+def test_a_bias_in_blocks_is_refused(tmp_path: Path) -> None:
+    """Its weights could not be put in order one by one."""
+    metadata = llama(attention__key_length=32, attention__value_length=32)
+    biases = ("q", 64), ("k", 32), ("v", 32)
+    shapes = {name: array.shape for name, array in small_weights().items()}
+    shapes |= {f"blk.0.attn_{part}.weight": (size, HIDDEN) for part, size in biases}
+    shapes |= {"blk.0.attn_output.weight": (HIDDEN, 64)}
+    shapes |= {f"blk.0.attn_{part}.bias": (size,) for part, size in biases}
+    tensors, data = list[bytes](), b""
+    for name, shape in shapes.items():
+        blocks = name == "blk.0.attn_k.bias"
+        tensors.append(tensor(name, shape[::-1], 8 if blocks else 0, len(data)))
+        size_bytes = 34 if blocks else 4 * math.prod(shape)
+        data += bytes(size_bytes + -size_bytes % 32)
+    path = tmp_path / "blocks.gguf"
+    path.write_bytes(container([key(name, typed(value)) for name, value in metadata.items()], tensors, data))
+    with pytest.raises(ModelFileError, match=r"blk\.0\.attn_k\.bias is stored as Q8_0"):
+        open_checkpoint(path)
+
+
+def test_a_qwen2_has_biases_and_its_rows_as_they_are(opened: Open) -> None:
+    """Its files are made for half-split rotation."""
+    weights = small_weights() | small_biases()
+    checkpoint = opened(as_architecture("qwen2"), weights)
+    assert (checkpoint.config.architecture, checkpoint.config.qkv_bias) == ("qwen2", True)
+    for name in ("blk.0.attn_q.bias", "blk.0.attn_k.bias", "blk.0.attn_q.weight", "blk.0.attn_k.weight"):
+        np.testing.assert_array_equal(checkpoint.tensor(name), weights[name])
+
+
+@pytest.mark.parametrize("name", ["blk.0.attn_q.bias", "blk.0.attn_k.bias", "blk.0.attn_v.bias"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+def test_biases_come_together_and_in_the_shape_of_their_rows(opened: Open, architecture: str, name: str) -> None:
+    """One too few, one of another length, and one that is a matrix are named."""
+    metadata, weights = as_architecture(architecture), small_weights() | small_biases()
+    if (architecture, name) != ("llama", "blk.0.attn_q.bias"):  # whose absence means that there are none
+        with pytest.raises(ModelFileError, match=f"{name} is missing"):
+            opened(metadata, {other: array for other, array in weights.items() if other != name})
+    for wrong in (weights[name][:-1], weights[name][None, :], weights[name][:, None]):
+        with pytest.raises(ModelFileError, match=f"{name} has shape"):
+            opened(metadata, weights | {name: np.ascontiguousarray(wrong)})
+
+
+def test_a_qwen3_norms_its_queries_and_keys(opened: Open) -> None:
+    """Each head by one weight vector; heads as wide as the file says; no biases."""
+    weights = small_weights() | {f"blk.0.attn_{part}_norm.weight": np.ones(4, np.float32) for part in "qk"}
+    config = opened(as_architecture("qwen3", attention__key_length=4, attention__value_length=4), weights).config
+    assert (config.architecture, config.qk_norm, config.qkv_bias, config.sandwich_norms) == (
+        "qwen3",
+        True,
+        False,
+        False,
+    )
+    with pytest.raises(ModelFileError, match=r"blk\.0\.attn_q_norm\.weight is missing"):
+        opened(as_architecture("qwen3"), small_weights())
+    with pytest.raises(ModelFileError, match=r"blk\.0\.attn_q_norm\.weight' has no place in a llama"):
+        opened(METADATA, weights)
+    with pytest.raises(ModelFileError, match=r"blk\.0\.attn_q\.bias' has no place|attn_k\.bias is missing"):
+        opened(as_architecture("qwen3"), weights | {"blk.0.attn_q.bias": np.zeros(8, np.float32)})
+
+
+@pytest.mark.parametrize("architecture", ["llama", "mistral3"])
+def test_a_mistral_slides_in_every_layer_where_the_file_says_so(opened: Open, architecture: str) -> None:
+    """Under either name its rows are permuted; sliding layers turn by the model's one base, and are never scaled."""
+    changes: dict[str, object] = {"attention__sliding_window": 16, "rope__freq_base": 5e4}
+    weights = small_weights()
+    checkpoint = opened(as_architecture(architecture, **changes), weights)
+    config = checkpoint.config
+    assert config.architecture == ("mistral" if architecture == "mistral3" else "llama")
+    assert (config.sliding_window, config.sliding_layers) == (16, (True,))
+    assert (config.rope_base, config.rope_base_sliding) == (5e4, 5e4)
+    np.testing.assert_array_equal(
+        checkpoint.tensor("blk.0.attn_k.weight"), weights["blk.0.attn_k.weight"][[0, 2, 1, 3]]
+    )
+    assert opened(as_architecture(architecture), weights).config.sliding_window is None
+    with pytest.raises(ModelFileError, match="scaled positions in sliding layers"):
+        opened(as_architecture(architecture, **changes, rope__scaling__factor=4.0), weights)
+    with pytest.raises(ModelFileError, match="scaled positions in sliding layers"):
+        opened(as_architecture(architecture, **changes), weights | {"rope_freqs.weight": np.ones(2, np.float32)})
+
+
+def test_a_qwen_with_a_window_must_say_which_layers_slide(opened: Open) -> None:
+    """There is no pattern that all of them share."""
+    weights = small_weights() | small_biases()
+    with pytest.raises(ModelFileError, match="sliding_window_pattern is missing"):
+        opened(as_architecture("qwen2", attention__sliding_window=16), weights)
+    flags = {"attention__sliding_window": 16, "attention__sliding_window_pattern": [True]}
+    assert opened(as_architecture("qwen2", **flags), weights).config.sliding_layers == (True,)
 
 
 def test_only_the_turned_dimensions_of_a_head_are_reordered(opened: Open) -> None:
@@ -265,6 +407,14 @@ def test_a_sentencepiece_vocabulary(opened: Open) -> None:
     assert (vocabulary.add_bos, vocabulary.add_space_prefix) == (True, True)
     without = opened(metadata | {"tokenizer.ggml.add_space_prefix": False, "tokenizer.ggml.add_bos_token": False})
     assert (without.vocabulary().add_bos, without.vocabulary().add_space_prefix) == (False, False)
+
+
+@pytest.mark.parametrize(("pre", "begins"), [("llama-bpe", True), ("tekken", True), ("qwen2", False)])
+def test_some_splitting_rules_imply_a_beginning(opened: Open, pre: str, begins: bool) -> None:
+    """Early Llama 3 files have no key for it, but begin every text with BOS; a key overrules the rule."""
+    metadata = dict(METADATA) | {"tokenizer.ggml.pre": pre}
+    assert opened(metadata).vocabulary().add_bos is begins
+    assert opened(metadata | {"tokenizer.ggml.add_bos_token": not begins}).vocabulary().add_bos is not begins
 
 
 @pytest.mark.parametrize(

@@ -1,111 +1,33 @@
-"""What a Hugging Face folder says about its model, and its tensors under the engine's names."""
+"""A Hugging Face folder's tensors under the engine's names, and what its small files say of its tokenizer."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from taximeter.engine.weights import Checkpoint, open_checkpoint
+from taximeter.engine.weights import open_checkpoint
 from taximeter.errors import ModelFileError
-from tests.unit.weights.small_gguf import FF, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, VOCAB
-
-Arrays = Mapping[str, npt.NDArray[Any]]
-Open = Callable[..., Checkpoint]
-
-LLAMA: Mapping[str, object] = {
-    "model_type": "llama",
-    "hidden_size": HIDDEN,
-    "num_hidden_layers": 1,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": KV_HEADS,
-    "intermediate_size": FF,
-    "vocab_size": VOCAB,
-    "max_position_embeddings": 64,
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": True,
-}
-GEMMA3: Mapping[str, object] = {
-    "model_type": "gemma3_text",
-    "hidden_size": HIDDEN,
-    "num_hidden_layers": 1,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": KV_HEADS,
-    "head_dim": HEAD_DIM,
-    "intermediate_size": FF,
-    "vocab_size": VOCAB,
-    "query_pre_attn_scalar": 16,
-    "sliding_window": 16,
-}
-TOKENIZER: Mapping[str, object] = {
-    "added_tokens": [{"id": 0, "content": "<s>"}, {"id": 1, "content": "</s>"}, {"id": 2, "content": "<end>"}],
-    "model": {"type": "BPE", "vocab": {}, "merges": []},
-}
-
-
-def llama_arrays() -> dict[str, npt.NDArray[np.float32]]:
-    layer = "model.layers.0."
-    shapes = {
-        "model.embed_tokens.weight": (VOCAB, HIDDEN),
-        "model.norm.weight": (HIDDEN,),
-        f"{layer}input_layernorm.weight": (HIDDEN,),
-        f"{layer}self_attn.q_proj.weight": (HEADS * HEAD_DIM, HIDDEN),
-        f"{layer}self_attn.k_proj.weight": (KV_HEADS * HEAD_DIM, HIDDEN),
-        f"{layer}self_attn.v_proj.weight": (KV_HEADS * HEAD_DIM, HIDDEN),
-        f"{layer}self_attn.o_proj.weight": (HIDDEN, HEADS * HEAD_DIM),
-        f"{layer}post_attention_layernorm.weight": (HIDDEN,),
-        f"{layer}mlp.gate_proj.weight": (FF, HIDDEN),
-        f"{layer}mlp.up_proj.weight": (FF, HIDDEN),
-        f"{layer}mlp.down_proj.weight": (HIDDEN, FF),
-    }
-    generator = np.random.default_rng(5)
-    return {name: generator.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-
-
-def gemma_arrays(prefix: str = "model.") -> dict[str, npt.NDArray[np.float32]]:
-    arrays = llama_arrays()
-    for name in ("q_norm", "k_norm"):
-        arrays[f"model.layers.0.self_attn.{name}.weight"] = np.full(HEAD_DIM, 0.5, dtype=np.float32)
-    for name in ("pre_feedforward_layernorm", "post_feedforward_layernorm"):
-        arrays[f"model.layers.0.{name}.weight"] = np.zeros(HIDDEN, dtype=np.float32)
-    return {prefix + name.removeprefix("model."): array for name, array in arrays.items()}
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "tokenizer.json").write_text(json.dumps(TOKENIZER))
-    return tmp_path
-
-
-@pytest.fixture
-def opened(folder: Path) -> Open:
-    def opened(config: Mapping[str, object] = LLAMA, arrays: Arrays | None = None) -> Checkpoint:
-        (folder / "config.json").write_text(json.dumps(config))
-        if arrays is None:
-            arrays = llama_arrays() if config["model_type"] == "llama" else gemma_arrays()
-        save_file(dict(arrays), folder / "model.safetensors")
-        return open_checkpoint(folder)
-
-    return opened
-
-
-def test_a_llama_gets_what_the_folder_says_and_transformers_assumes(opened: Open) -> None:
-    """A config with only what is not a default."""
-    config = opened().config
-    assert (config.architecture, config.heads, config.kv_heads, config.head_dim) == ("llama", 2, 1, 4)
-    assert (config.rope_base, config.rope_scale, config.rope_dim) == (10_000.0, 1.0, 4)
-    assert (config.attention_scale, config.embedding_scale, config.logit_softcap) == (0.5, 1.0, None)
-    assert (config.sliding_window, config.sliding_layers, config.tied_embeddings) == (None, (False,), True)
+from tests.unit.weights.small_gguf import HEAD_DIM, HIDDEN, VOCAB
+from tests.unit.weights.small_hf import (
+    GEMMA3,
+    LLAMA,
+    TOKENIZER,
+    Arrays,
+    Open,
+    as_architecture,
+    bias_arrays,
+    gemma_arrays,
+    head_norm_arrays,
+    llama_arrays,
+)
 
 
 def test_an_untied_llama_needs_its_output_matrix(opened: Open) -> None:
@@ -116,16 +38,6 @@ def test_an_untied_llama_needs_its_output_matrix(opened: Open) -> None:
     arrays = llama_arrays() | {"lm_head.weight": np.ones((VOCAB, HIDDEN), dtype=np.float32)}
     assert opened(untied, arrays).tensor("output.weight").tolist() == [[1.0] * HIDDEN] * VOCAB
     assert "output.weight" not in opened(LLAMA, arrays).names()
-
-
-def test_a_gemma3_gets_what_the_folder_says_and_transformers_assumes(opened: Open) -> None:
-    """Scale of queries from its own key, sqrt(hidden) for embeddings, both rope bases, the window's size."""
-    config = opened(GEMMA3).config
-    assert (config.architecture, config.attention_scale, config.tied_embeddings) == ("gemma3", 0.25, True)
-    assert (config.rope_base, config.rope_base_sliding, config.rope_scale) == (1e6, 10_000.0, 1.0)
-    assert (config.sliding_window, config.sliding_layers) == (16, (True,))
-    assert config.embedding_scale == np.float32(math.sqrt(HIDDEN))
-    assert (config.rms_eps, config.context_length_tokens) == (np.float32(1e-6), 131_072)
 
 
 def test_gemma3_norm_weights_come_with_their_one_added(opened: Open) -> None:
@@ -152,107 +64,39 @@ def test_a_gemma3_that_also_sees_is_read_for_its_text(opened: Open, prefix: str)
     assert "blk.0.ffn_norm.weight" in checkpoint.names()
 
 
-@pytest.mark.parametrize(
-    ("changes", "base", "sliding_base", "scale"),
-    [
-        ({"rope_theta": 5e5}, 5e5, 1e4, 1.0),
-        ({"rope_local_base_freq": 2e4}, 1e6, 2e4, 1.0),
-        ({"rope_scaling": {"rope_type": "linear", "factor": 8.0}}, 1e6, 1e4, 8.0),
-        ({"rope_scaling": {"type": "linear", "factor": 2}}, 1e6, 1e4, 2.0),
-        ({"rope_scaling": None}, 1e6, 1e4, 1.0),
-        ({"rope_parameters": {"rope_type": "default", "rope_theta": 3e4}}, 3e4, 1e4, 1.0),
-        (
-            {
-                "rope_parameters": {
-                    "full_attention": {"rope_type": "linear", "factor": 8, "rope_theta": 2e6},
-                    "sliding_attention": {"rope_type": "default", "rope_theta": 7e3},
-                }
-            },
-            2e6,
-            7e3,
-            8.0,
-        ),
-    ],
-    ids=str,
-)
-def test_rope_in_the_old_spelling_and_the_new(
-    opened: Open, changes: dict[str, object], base: float, sliding_base: float, scale: float
-) -> None:
-    """Top-level keys before transformers 5, `rope_parameters` since."""
-    config = opened(dict(GEMMA3) | changes).config
-    assert (config.rope_base, config.rope_base_sliding, config.rope_scale) == (base, sliding_base, scale)
+def test_a_qwen2_has_biases(opened: Open) -> None:
+    """Always, without a key that says so; each is named when it is missing or of another length."""
+    config = as_architecture("qwen2")
+    checkpoint = opened(config)
+    assert (checkpoint.config.architecture, checkpoint.config.qkv_bias) == ("qwen2", True)
+    assert checkpoint.tensor("blk.0.attn_q.bias").tolist() == [*range(8)]
+    with pytest.raises(ModelFileError, match=r"blk\.0\.attn_q\.bias is missing"):
+        opened(config, llama_arrays())
+    name = "model.layers.0.self_attn.v_proj.bias"
+    for wrong in ((3,), (5,), (1, 4), (4, 1)):
+        with pytest.raises(ModelFileError, match=r"blk\.0\.attn_v\.bias has shape"):
+            opened(config, llama_arrays() | bias_arrays() | {name: np.zeros(wrong, np.float32)})
+    extra = {"model.layers.0.self_attn.o_proj.bias": np.zeros(HIDDEN, np.float32)}
+    with pytest.raises(ModelFileError, match=r"blk\.0\.attn_output\.bias' has no place"):
+        opened(config, llama_arrays() | bias_arrays() | extra)
 
 
-@pytest.mark.parametrize(
-    ("changes", "sliding"),
-    [
-        ({"layer_types": ["full_attention"]}, False),
-        ({"layer_types": ["sliding_attention"]}, True),
-        ({"sliding_window_pattern": 1}, False),
-        ({"_sliding_window_pattern": 1}, False),
-        ({"sliding_window_pattern": 2}, True),
-    ],
-    ids=str,
-)
-def test_which_layers_slide(opened: Open, changes: dict[str, object], sliding: bool) -> None:
-    """A list of kinds, or a period under either of its names."""
-    assert opened(dict(GEMMA3) | changes).config.sliding_layers == (sliding,)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model_type": "mamba"}, "'mamba' is not supported"),
-        ({"model_type": None}, "model_type is missing"),
-        ({"hidden_act": "gelu"}, "activation 'gelu'"),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8}}, "kind 'llama3' is not supported"),
-        ({"rope_scaling": {"type": "yarn", "factor": 8}}, "kind 'yarn' is not supported"),
-        ({"rope_scaling": {"type": "linear"}}, "factor is missing"),
-        ({"rope_scaling": {"type": "linear", "factor": 0}}, "rope_scale is 0"),
-        ({"partial_rotary_factor": 0.5}, "partly rotated"),
-        ({"quantization_config": {"bits": 4}}, "quantized safetensors"),
-        ({"num_attention_heads": 0}, "0 attention heads"),
-        ({"num_attention_heads": "2"}, "should be a whole number"),
-        ({"num_attention_heads": True}, "should be a whole number"),
-        ({"num_hidden_layers": 10**9}, "layers is 1000000000"),
-        ({"num_hidden_layers": 2}, "blk.1.attn_norm.weight is missing"),
-        ({"hidden_size": 10**400}, "should be a whole number"),
-        ({"rms_norm_eps": 10**400}, "should be a number"),
-        ({"rms_norm_eps": math.inf}, "rms_eps is inf"),
-        ({"vocab_size": 5}, "token_embd.weight has shape"),
-        ({"attention_bias": True}, ""),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-def test_an_impossible_or_unsupported_config_is_refused(opened: Open, changes: dict[str, object], message: str) -> None:
-    """Each with what is wrong; biases by the tensors they come as."""
-    arrays = llama_arrays()
-    if "attention_bias" in changes:
-        arrays["model.layers.0.self_attn.q_proj.bias"] = np.zeros(HIDDEN, dtype=np.float32)
-        message = r"blk\.0\.attn_q\.bias' has no place"
-    with pytest.raises(ModelFileError, match=message) as caught:
-        opened(dict(LLAMA) | changes, arrays)
-    assert caught.value.hint
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"attn_logit_softcapping": 50.0},
-        {"use_bidirectional_attention": True},
-        {"layer_types": ["linear_attention"]},
-        {"layer_types": ["full_attention"] * 2},
-        {"sliding_window_pattern": -6},
-        {"sliding_window": 0},
-        {"query_pre_attn_scalar": 0},
-        {"rope_parameters": {"full_attention": {}, "sliding_attention": {"rope_type": "linear", "factor": 2}}},
-    ],
-    ids=str,
-)
-def test_a_gemma3_that_is_computed_otherwise_is_refused(opened: Open, changes: dict[str, object]) -> None:
-    """Rather than computed wrongly."""
-    with pytest.raises(ModelFileError):
-        opened(dict(GEMMA3) | changes)
+def test_a_qwen3_norms_queries_and_keys_of_heads_as_wide_as_it_says(opened: Open) -> None:
+    """128 dimensions unless the config says otherwise, whatever its hidden size; no biases."""
+    config = opened(as_architecture("qwen3", head_dim=HEAD_DIM)).config
+    assert (config.architecture, config.head_dim, config.attention_scale) == ("qwen3", 4, 0.5)
+    assert (config.qkv_bias, config.qk_norm, config.sandwich_norms, config.gated_activation) == (
+        False, True, False, "silu",
+    )  # fmt: skip
+    with pytest.raises(ModelFileError, match=r"attn_q\.weight has shape \(8, 8\), .* calls for \(256, 8\)"):
+        opened(as_architecture("qwen3"))
+    with pytest.raises(ModelFileError, match=r"attn_q_norm\.weight is missing"):
+        opened(as_architecture("qwen3", head_dim=HEAD_DIM), llama_arrays())
+    with pytest.raises(ModelFileError, match=r"attn_[qk]_norm\.weight' has no place in a llama"):
+        opened(LLAMA, llama_arrays() | head_norm_arrays())
+    biased = llama_arrays() | head_norm_arrays() | bias_arrays()
+    with pytest.raises(ModelFileError, match=r"attn_[qkv]\.bias' has no place in a qwen3"):
+        opened(as_architecture("qwen3", head_dim=HEAD_DIM, attention_bias=True), biased)
 
 
 def test_float16_and_bfloat16_widen_exactly(folder: Path) -> None:
@@ -365,38 +209,6 @@ def test_a_safetensors_file_cut_anywhere_is_refused(opened: Open, folder: Path) 
         os.truncate(path, length)
         with pytest.raises(ModelFileError):
             open_checkpoint(folder)
-
-
-anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(base=st.sampled_from([LLAMA, GEMMA3]), data=st.data())
-def test_any_config_either_opens_or_is_refused(base: Mapping[str, object], data: st.DataObject, folder: Path) -> None:
-    """Whatever stands in a key that is read."""
-    weights = folder / "model.safetensors"
-    if not weights.exists():
-        save_file(llama_arrays(), weights)
-    names = [
-        *GEMMA3,
-        *LLAMA,
-        "rope_scaling",
-        "rope_parameters",
-        "layer_types",
-        "head_dim",
-        "text_config",
-        "eos_token_id",
-    ]
-    changes = data.draw(st.dictionaries(st.sampled_from(names), anything, min_size=1, max_size=2))
-    (folder / "config.json").write_text(json.dumps(dict(base) | changes))
-    try:
-        open_checkpoint(folder).vocabulary()
-    except ModelFileError:
-        return
 
 
 def test_ids_come_by_name_from_the_tokenizer_and_by_number_from_the_model(opened: Open, folder: Path) -> None:

@@ -11,6 +11,7 @@ that this processor runs is chosen at the first call; `TAXIMETER_CPU_LEVEL` may 
 from taximeter.engine.kernels.choice import (
     level,
     levels,
+    native_level,
     reason,
     set_threads,
     threads,
@@ -29,6 +30,7 @@ __all__ = [
     "level",
     "levels",
     "matmul",
+    "native_level",
     "paged_attention",
     "reason",
     "rms_norm",

@@ -12,12 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from taximeter.errors import ConfigError
-
-if TYPE_CHECKING:
-    from taximeter._native import Kernels
 
 
 def _import_native() -> ModuleType | ImportError:
@@ -30,8 +26,8 @@ def _import_native() -> ModuleType | ImportError:
 _native = _import_native()
 
 VARIABLE = "TAXIMETER_CPU_LEVEL"
-_REFERENCE = "reference"
-_NATIVE_LEVELS = ("portable", "avx2", "avx512")  # slow to fast
+_REFERENCE, _PREFIX = "reference", "native:"
+_NATIVE_LEVELS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")  # slow to fast
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +35,6 @@ class _Choice:
     """What runs, and for the reference path why nothing faster does."""
 
     name: str
-    code: Kernels | None
     reason: str | None = None
 
 
@@ -47,13 +42,13 @@ _forced: _Choice | None = None
 
 
 def level() -> str:
-    """The level in use, for example `native:avx512`. ConfigError when the environment names no known level."""
+    """The level in use, for example `native:amx`. ConfigError when the environment names no known level."""
     return _active().name
 
 
 def levels() -> tuple[str, ...]:
     """Every level that this installation has and this processor runs, slow to fast."""
-    return (_REFERENCE, *(f"native:{name}" for name in _runnable()))
+    return (_REFERENCE, *(f"{_PREFIX}{name}" for name in _runnable()))
 
 
 def reason() -> str | None:
@@ -61,9 +56,10 @@ def reason() -> str | None:
     return _active().reason
 
 
-def native() -> Kernels | None:
-    """The native code of the level in use, None on the reference path."""
-    return _active().code
+def native_level() -> str | None:
+    """The native level in use, for example `avx512`; None on the reference path."""
+    name = _active().name
+    return None if name == _REFERENCE else name.removeprefix(_PREFIX)
 
 
 def threads() -> int:
@@ -86,7 +82,7 @@ def use_level(name: str) -> Generator[None]:
     if name not in levels():
         raise ConfigError(f"this machine has no kernel level {name!r}", hint="it has " + ", ".join(levels()))
     before = _forced
-    _forced = _choice(name, reason="it was asked for by name")
+    _forced = _Choice(name, "it was asked for by name" if name == _REFERENCE else None)
     try:
         yield
     finally:
@@ -107,18 +103,12 @@ def _chosen() -> _Choice:
             hint=f"use one of {', '.join((_REFERENCE, *_NATIVE_LEVELS))}, or unset it",
         )
     if asked == _REFERENCE:
-        return _choice(_REFERENCE, reason=f"{VARIABLE} asks for it")
+        return _Choice(_REFERENCE, f"{VARIABLE} asks for it")
     if isinstance(_native, ImportError):
-        return _choice(_REFERENCE, reason=_why_not(_native))
+        return _Choice(_REFERENCE, _why_not(_native))
     ceiling = _NATIVE_LEVELS.index(asked) if asked else len(_NATIVE_LEVELS) - 1
     allowed = [name for name in _runnable() if _NATIVE_LEVELS.index(name) <= ceiling]
-    return _choice(f"native:{allowed[-1]}")
-
-
-def _choice(name: str, *, reason: str | None = None) -> _Choice:
-    if isinstance(_native, ImportError) or name == _REFERENCE:
-        return _Choice(name, None, reason)
-    return _Choice(name, _native.Kernels(name.removeprefix("native:")))
+    return _Choice(f"{_PREFIX}{allowed[-1]}")
 
 
 @cache

@@ -9,7 +9,6 @@ from functools import cache
 
 import numpy as np
 
-from taximeter.engine.kernels.choice import native
 from taximeter.engine.kernels.contract import F32, require
 
 # Rows of a tile, the one that must work first: the other is faster for a long prompt.
@@ -17,17 +16,7 @@ _SIZES = (16, 128)
 
 
 def matmul(x: F32, w: F32) -> F32:
-    """x @ w.T: (rows, k) × (n, k) → a new array (rows, n)."""
-    code = native()
-    if code is None:
-        return reference(x, w)
-    out = np.empty((len(x), len(w)), np.float32)
-    code.matmul_f32(x, w, out)
-    return out
-
-
-def reference(x: F32, w: F32) -> F32:
-    """The same in numpy, row-invariant although a BLAS product may depend on its shape.
+    """x @ w.T: (rows, k) × (n, k) → a new array (rows, n), row-invariant although a BLAS product need not be.
 
     Every product has one of a few fixed numbers of rows (the last tile is padded with zeros), and `_tiles` has seen
     that for this weight shape each place in each of these tiles gives the same bits. Where no tile does, rows are

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from taximeter.engine.kernels.choice import native
 from taximeter.engine.kernels.contract import F32, I32, require
-from taximeter.engine.kernels.matmul import reference as matmul_reference
+from taximeter.engine.kernels.matmul import matmul
 
 _CHUNK_KEYS = 128
 
@@ -28,35 +27,15 @@ def paged_attention(
     """Attention of each row over the keys of its own sequence, up to its own position.
 
     q (rows, heads, head_dim); caches (blocks, kv_heads, block_size, head_dim); block_tables (seqs, max_blocks), of
-    which only the entries up to a row's position are read; row_seq and row_pos (rows,) → a new array like q.
+    which only the entries that a row sees keys of are read; row_seq and row_pos (rows,) → a new array like q.
 
     Row r sees keys j ≤ row_pos[r] of sequence row_seq[r], and with a window only those with row_pos[r] - j < window.
-    Query head h reads kv head h // (heads // kv_heads). Up to the last position
-    asked for, what a sequence's blocks hold must be finite; beyond it they may hold anything.
-    """
-    code = native()
-    if code is None:
-        return reference(q, k_cache, v_cache, block_tables, row_seq, row_pos, scale=scale, window=window)
-    out = np.empty(q.shape, np.float32)
-    code.paged_attention_f32(q, k_cache, v_cache, block_tables, row_seq, row_pos, scale, window, out)
-    return out
+    Query head h reads kv head h // (heads // kv_heads). Up to the last position asked for, what those blocks hold must
+    be finite; beyond it they may hold anything.
 
-
-def reference(
-    q: F32,
-    k_cache: F32,
-    v_cache: F32,
-    block_tables: I32,
-    row_seq: I32,
-    row_pos: I32,
-    *,
-    scale: float,
-    window: int | None,
-) -> F32:
-    """The same in numpy: an online softmax over chunks of keys that begin at fixed positions.
-
-    A chunk that a row does not see changes nothing in that row's running state, so a row ends with the same bits
-    whichever rows, and however many chunks, are computed beside it.
+    Computed by an online softmax over chunks of keys that begin at fixed positions. A chunk that a row does not see
+    changes nothing in that row's running state, so a row ends with the same bits whichever rows, and however many
+    chunks, are computed beside it.
     """
     blocks = _require(q, k_cache, v_cache, block_tables, row_seq, row_pos, window)
     out = np.empty(q.shape, np.float32)
@@ -90,7 +69,8 @@ def _require(
         raise ValueError(f"row_pos lies outside the {max_blocks * block_size} positions of a block table")
     blocks = row_pos // np.int32(block_size) + np.int32(1)
     for seq in np.unique(row_seq):
-        read = block_tables[seq, : int(blocks[row_seq == seq].max())]
+        first = _first_seen(row_pos[row_seq == seq], window) // block_size
+        read = block_tables[seq, first : int(blocks[row_seq == seq].max())]
         if read.min() < 0 or read.max() >= len(k_cache):
             raise ValueError(f"block_tables names a block outside the cache's {len(k_cache)}")
     return blocks
@@ -102,10 +82,10 @@ def _one_sequence(q: F32, k_cache: F32, v_cache: F32, table: I32, row_pos: I32, 
     kv_heads = k_cache.shape[1]
     group = heads // kv_heads
     end = int(row_pos.max()) + 1
-    first_seen = 0 if window is None else max(0, int(row_pos.min()) - window + 1)
+    first_seen = _first_seen(row_pos, window)
     begin = first_seen - first_seen % _CHUNK_KEYS
 
-    keys, values = _gather(k_cache, table, begin, end), _gather(v_cache, table, begin, end)
+    keys, values = (_gather(cache, table, begin, first_seen, end) for cache in (k_cache, v_cache))
     grouped = q.reshape(rows, kv_heads, group, head_dim)
     top = np.full((kv_heads, rows, group, 1), -np.inf, np.float32)
     total = np.zeros((kv_heads, rows, group, 1), np.float32)
@@ -120,7 +100,7 @@ def _one_sequence(q: F32, k_cache: F32, v_cache: F32, table: I32, row_pos: I32, 
         chunk = slice(start - begin, start - begin + _CHUNK_KEYS)
         for head in range(kv_heads):
             queries = np.ascontiguousarray(grouped[here, head]).reshape(-1, head_dim)
-            scores = matmul_reference(queries, keys[head, chunk]).reshape(len(here), group, _CHUNK_KEYS)
+            scores = matmul(queries, keys[head, chunk]).reshape(len(here), group, _CHUNK_KEYS)
             np.copyto(scores, -np.inf, where=hidden)
             old = top[head, here]
             new = np.maximum(old, scores.max(axis=-1, keepdims=True))
@@ -128,18 +108,24 @@ def _one_sequence(q: F32, k_cache: F32, v_cache: F32, table: I32, row_pos: I32, 
             fade = np.exp(old - new)
             top[head, here] = new
             total[head, here] = total[head, here] * fade + weights.sum(axis=-1, keepdims=True)
-            part = matmul_reference(weights.reshape(-1, _CHUNK_KEYS), np.ascontiguousarray(values[head, chunk].T))
+            part = matmul(weights.reshape(-1, _CHUNK_KEYS), np.ascontiguousarray(values[head, chunk].T))
             mixed[head, here] = mixed[head, here] * fade + part.reshape(len(here), group, head_dim)
     return np.ascontiguousarray((mixed / total).transpose(1, 0, 2, 3)).reshape(q.shape)
 
 
-def _gather(cache: F32, table: I32, begin: int, end: int) -> F32:
-    """Positions `begin` to `end` of one sequence as (kv_heads, positions, head_dim), with zeros up to a whole chunk."""
+def _first_seen(row_pos: I32, window: int | None) -> int:
+    """The first position that any of a sequence's rows sees."""
+    return 0 if window is None else max(0, int(row_pos.min()) - window + 1)
+
+
+def _gather(cache: F32, table: I32, begin: int, first_seen: int, end: int) -> F32:
+    """Positions `first_seen` to `end` of one sequence as (kv_heads, positions from `begin`, head_dim), with zeros where
+    nobody sees anything, up to a whole chunk."""
     _blocks, kv_heads, block_size, head_dim = cache.shape
-    first_block = begin // block_size
+    first_block = first_seen // block_size
     read = cache[table[first_block:]].transpose(1, 0, 2, 3).reshape(kv_heads, -1, head_dim)
-    skip = begin - first_block * block_size
+    skip = first_seen - first_block * block_size
     chunks = -(-(end - begin) // _CHUNK_KEYS)
     out = np.zeros((kv_heads, chunks * _CHUNK_KEYS, head_dim), np.float32)
-    out[:, : end - begin] = read[:, skip : skip + end - begin]
+    out[:, first_seen - begin : end - begin] = read[:, skip : skip + end - first_seen]
     return out

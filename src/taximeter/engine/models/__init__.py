@@ -1,26 +1,120 @@
-"""The architectures this engine can run: one file each."""
+"""Models that run: from a checkpoint to logits.
+
+Owns: the door, and which of the two forward passes computes: the native one at the level in use, or the numpy
+reference. Refuses to know: files, requests, and which tokens are drawn from the logits.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
 
-from taximeter.engine.models.decoder import Batch, KVMemory, Model
-from taximeter.engine.models.gemma3 import Gemma3
-from taximeter.engine.models.llama import Llama
-from taximeter.engine.weights import Checkpoint
+from taximeter.engine import kernels
+from taximeter.engine.models.decoder import F32, Batch, Decoder
+from taximeter.engine.models.formats import (
+    KV_FORMATS,
+    WEIGHT_FORMATS,
+    Arithmetic,
+    KVFormat,
+    WeightFormat,
+    kv_bytes,
+    kv_bytes_per_token,
+)
+from taximeter.engine.models.kv_memory import KVMemory
+from taximeter.engine.models.layer_groups import LayerGroup, layer_groups
+from taximeter.engine.weights import Checkpoint, ModelConfig
 from taximeter.errors import ModelFileError
 
-__all__ = ["ARCHITECTURES", "Batch", "KVMemory", "Model", "load_model"]
+if TYPE_CHECKING:
+    from taximeter.engine.models.native import NativeDecoder
 
-ARCHITECTURES: dict[str, Callable[[Checkpoint], Model]] = {"llama": Llama, "gemma3": Gemma3}
+__all__ = [
+    "KV_FORMATS",
+    "WEIGHT_FORMATS",
+    "Arithmetic",
+    "Batch",
+    "KVFormat",
+    "KVMemory",
+    "LayerGroup",
+    "Model",
+    "WeightFormat",
+    "kv_bytes",
+    "kv_bytes_per_token",
+    "layer_groups",
+    "load_model",
+]
 
 
-def load_model(checkpoint: Checkpoint) -> Model:
-    """Read a checkpoint's weights into the model that its architecture names. Raises ModelFileError."""
-    architecture = checkpoint.config.architecture
-    if architecture not in ARCHITECTURES:
-        raise ModelFileError(
-            f"{checkpoint.path.name} is of the architecture {architecture!r}, which this engine does not run",
-            hint=f"it runs {', '.join(sorted(ARCHITECTURES))}",
-        )
-    return ARCHITECTURES[architecture](checkpoint)
+class Model(Protocol):
+    """A loaded model."""
+
+    config: ModelConfig
+
+    @property
+    def weight_bytes_per_pass(self) -> int:
+        """What one pass reads of the weights, however many rows it has."""
+        ...
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """In which numbers most of the weights are multiplied, where the processor has units for them."""
+        ...
+
+    def forward(self, batch: Batch, kv: KVMemory) -> F32:
+        """Compute all rows, write their keys and values, and return logits (logit rows, vocabulary).
+
+        The rows of a sequence follow each other in ascending position, and logit rows ascend. A row's logits depend on
+        its own sequence only: not on the other rows, nor on how its prompt was cut.
+        """
+        ...
+
+
+class LoadedModel:
+    """A checkpoint whose weights are read when the first pass needs them, in the form that its arithmetic wants."""
+
+    def __init__(self, checkpoint: Checkpoint, weights: WeightFormat | None) -> None:
+        self.config = checkpoint.config
+        self._checkpoint = checkpoint
+        self._weights: WeightFormat | None = weights
+
+    @property
+    def weight_bytes_per_pass(self) -> int:
+        if kernels.native_level() is not None:
+            return self._native.weight_bytes_per_pass
+        return self._reference.weight_bytes_per_pass
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        return "f32" if kernels.native_level() is None else self._native.arithmetic
+
+    def forward(self, batch: Batch, kv: KVMemory) -> F32:
+        """See `Model.forward`."""
+        level = kernels.native_level()
+        if level is None:
+            return self._reference.forward(batch, kv)
+        return self._native.forward(batch, kv, level)
+
+    def read(self) -> None:
+        """Read the weights now, for the level in use. Raises ModelFileError."""
+        _ = self._reference if kernels.native_level() is None else self._native
+
+    @cached_property
+    def _reference(self) -> Decoder:
+        return Decoder(self._checkpoint)
+
+    @cached_property
+    def _native(self) -> NativeDecoder:
+        native = importlib.import_module("taximeter.engine.models.native")
+        try:
+            return native.NativeDecoder(self._checkpoint, self._weights)
+        except ValueError as error:
+            raise ModelFileError(f"{self._checkpoint.path.name} cannot be computed here: {error}") from error
+
+
+def load_model(checkpoint: Checkpoint, *, weights: WeightFormat | None = None) -> Model:
+    """Read a checkpoint's weights into a model that computes what its config describes: as the file has them, or in
+    another format (which the reference path does not do). Raises ModelFileError."""
+    model = LoadedModel(checkpoint, weights)
+    model.read()
+    return model

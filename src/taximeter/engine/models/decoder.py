@@ -1,20 +1,23 @@
-"""What decoder-only transformers have in common: a batch, its KV memory, attention over it, and the feed-forward part.
+"""A decoder-only transformer as its config describes it: the reference, every step of it a kernel on float32 rows.
 
-Owns: the shapes. Refuses to know: which norms an architecture puts where. All arrays are float32 and C-contiguous; a
-*row* is one token of one sequence, and the rows of a batch may belong to many sequences in any mix.
+Owns: the order of the steps, and what a batch and its KV memory look like. Refuses to know: architectures by name (what
+they differ in stands in the config) and how tokens become requests. All arrays are float32 and C-contiguous; a *row* is
+one token of one sequence, and the rows of a batch may belong to many sequences in any mix.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from taximeter.engine import kernels
-from taximeter.engine.weights import Checkpoint, ModelConfig
+from taximeter.engine.models.kv_memory import KVMemory
+from taximeter.engine.models.layer_groups import layer_groups
+from taximeter.engine.weights import Checkpoint, ModelConfig, tensor_shapes
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -23,54 +26,37 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """One step's rows. `slots[r]` is where row r's key and value go (block × block tokens + offset), `row_seq[r]` its
-    row in `block_tables` (sequences × blocks, padded), `logit_rows` the rows whose logits are wanted."""
+    """One step's rows, of which `logit_rows` are those whose logits are wanted. For each group of layers
+    (`layer_groups`), `slots[group][r]` is where row r's key and value go (block × block tokens + offset), and
+    `block_tables[group]` (sequences × blocks, one shape for all groups) has row r's sequence in its row `row_seq[r]`.
+    Entries before the first row's window, or after the last row, name no block."""
 
     token_ids: I64
     positions: I32
     row_seq: I32
-    slots: I64
-    block_tables: I32
+    slots: tuple[I64, ...]
+    block_tables: tuple[I32, ...]
     logit_rows: I64
 
 
-class KVMemory:
-    """Keys and values of all layers: each (blocks, kv heads, block tokens, head dim), committed by the operating
-    system page by page as it is written."""
-
-    def __init__(self, config: ModelConfig, *, blocks: int, block_tokens: int) -> None:
-        shape = (blocks, config.kv_heads, block_tokens, config.head_dim)
-        self.keys: list[F32] = [np.zeros(shape, np.float32) for _ in range(config.layers)]
-        self.values: list[F32] = [np.zeros(shape, np.float32) for _ in range(config.layers)]
-
-    @staticmethod
-    def bytes_per_token(config: ModelConfig) -> int:
-        """Key and value of every layer, in float32."""
-        return 2 * config.layers * config.kv_heads * config.head_dim * np.dtype(np.float32).itemsize
-
-
-class Model(Protocol):
-    """A loaded model."""
-
-    config: ModelConfig
-
-    def forward(self, batch: Batch, kv: KVMemory) -> F32:
-        """Compute all rows, write their keys and values, and return logits (logit rows, vocabulary).
-
-        A row's logits depend on its own sequence only: not on the other rows, nor on how its prompt was cut.
-        """
-        ...
+def inverse_frequencies(config: ModelConfig, *, sliding: bool) -> npt.NDArray[np.float64]:
+    """Radians that pair (i, i + rope_dim/2) of a head turns from one position to the next: (rope_dim / 2,)."""
+    base = config.rope_base_sliding if sliding else config.rope_base
+    frequencies = base ** (-np.arange(0, config.rope_dim, 2, dtype=np.float64) / config.rope_dim)
+    if sliding:
+        return frequencies
+    return frequencies / config.rope_scale / np.asarray(config.rope_divisors or 1.0, np.float64)
 
 
 class Rotary:
-    """Rotation angles for positions: cos and sin of position / scale × base^(-2i/dim), computed in double precision.
+    """Rotation angles for positions: cos and sin of position × inverse frequency, computed in double precision.
 
     The table grows by doubling, so that a long context costs memory only once it is used.
     """
 
-    def __init__(self, *, base: float, dim: int, scale: float = 1.0) -> None:
-        self._inverse: npt.NDArray[np.float64] = base ** (-np.arange(0, dim, 2, dtype=np.float64) / dim) / scale
-        self._cos: F32 = np.empty((0, dim // 2), np.float32)
+    def __init__(self, inverse: npt.NDArray[np.float64]) -> None:
+        self._inverse = inverse
+        self._cos: F32 = np.empty((0, len(inverse)), np.float32)
         self._sin: F32 = self._cos
 
     def at(self, positions: I32) -> tuple[F32, F32]:
@@ -85,9 +71,10 @@ class Rotary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowContext:
-    """What every layer of a step needs to know about the rows."""
+    """What a layer needs to know about a step's rows: where they stand and what they may see."""
 
     batch: Batch
+    group: int
     keys: F32
     values: F32
     cos: F32
@@ -95,79 +82,139 @@ class RowContext:
     window: int | None
 
 
-class Attention:
-    """Grouped-query attention of one layer over the paged cache, with optional norms of queries and keys per head."""
+Step = Callable[[F32], F32]  # rows to rows
 
-    def __init__(self, checkpoint: Checkpoint, layer: int) -> None:
+
+class Projection:
+    """weight · x, + bias where the checkpoint has one."""
+
+    def __init__(self, checkpoint: Checkpoint, name: str) -> None:
+        self._weight = checkpoint.tensor(f"{name}.weight")
+        self._bias = checkpoint.tensor(f"{name}.bias") if f"{name}.bias" in checkpoint.names() else None
+
+    def __call__(self, x: F32) -> F32:
+        product = kernels.matmul(x, self._weight)
+        return product if self._bias is None else product + self._bias
+
+
+def norm(checkpoint: Checkpoint, name: str) -> Step:
+    """The RMS norm of that name; where the model has none there, nothing is changed."""
+    if f"{name}.weight" not in checkpoint.names():
+        return lambda x: x
+    weight, eps = checkpoint.tensor(f"{name}.weight"), checkpoint.config.rms_eps
+    return lambda x: kernels.rms_norm(x, weight, eps)
+
+
+class Attention:
+    """Grouped-query attention of one layer over the paged cache."""
+
+    def __init__(self, checkpoint: Checkpoint, prefix: str) -> None:
         config = checkpoint.config
-        prefix = f"blk.{layer}"
-        self._head_dim, self._scale, self._eps = config.head_dim, config.attention_scale, config.rms_eps
-        self._q, self._k, self._v = (checkpoint.tensor(f"{prefix}.attn_{part}.weight") for part in "qkv")
-        self._out = checkpoint.tensor(f"{prefix}.attn_output.weight")
-        self._q_norm, self._k_norm = (_optional(checkpoint, f"{prefix}.attn_{part}_norm.weight") for part in "qk")
+        self._head_dim, self._scale = config.head_dim, config.attention_scale
+        self._q, self._k, self._v, self._out = (
+            Projection(checkpoint, f"{prefix}.attn_{part}") for part in ("q", "k", "v", "output")
+        )
+        self._q_norm, self._k_norm = (norm(checkpoint, f"{prefix}.attn_{part}_norm") for part in ("q", "k"))
 
     def __call__(self, x: F32, rows: RowContext) -> F32:
         """(rows, hidden) → (rows, hidden); also writes the rows' keys and values into the cache."""
-        q = self._normed(self._per_head(x, self._q), self._q_norm)
-        k = self._normed(self._per_head(x, self._k), self._k_norm)
-        v = self._per_head(x, self._v)
-        q, k = kernels.rope(q, rows.cos, rows.sin), kernels.rope(k, rows.cos, rows.sin)
-        kernels.kv_write(k, v, rows.keys, rows.values, rows.batch.slots)
+        q = self._turned(self._q(x), self._q_norm, rows)
+        k = self._turned(self._k(x), self._k_norm, rows)
+        v = self._v(x).reshape(len(x), -1, self._head_dim)
+        kernels.kv_write(k, v, rows.keys, rows.values, rows.batch.slots[rows.group])
         mixed = kernels.paged_attention(
             q,
             rows.keys,
             rows.values,
-            rows.batch.block_tables,
+            rows.batch.block_tables[rows.group],
             rows.batch.row_seq,
             rows.batch.positions,
             scale=self._scale,
             window=rows.window,
         )
-        return kernels.matmul(mixed.reshape(len(x), -1), self._out)
+        return self._out(mixed.reshape(len(x), -1))
 
-    def _per_head(self, x: F32, weight: F32) -> F32:
-        return kernels.matmul(x, weight).reshape(len(x), -1, self._head_dim)
-
-    def _normed(self, heads: F32, weight: F32 | None) -> F32:
-        if weight is None:
-            return heads
-        return kernels.rms_norm(heads.reshape(-1, self._head_dim), weight, self._eps).reshape(heads.shape)
+    def _turned(self, projected: F32, head_norm: Step, rows: RowContext) -> F32:
+        """Queries or keys as heads (rows, heads, head dim), normed head by head, turned to their positions."""
+        heads = head_norm(projected.reshape(-1, self._head_dim))
+        return kernels.rope(heads.reshape(len(projected), -1, self._head_dim), rows.cos, rows.sin)
 
 
-def _optional(checkpoint: Checkpoint, name: str) -> F32 | None:
-    return checkpoint.tensor(name) if name in checkpoint.names() else None
+class FeedForward:
+    """down(activation(gate(x)) × up(x))"""
 
-
-class GatedFeedForward:
-    """down(activation(gate(x)) × up(x)); `gated_activation` is the kernel of activation and product."""
-
-    def __init__(self, checkpoint: Checkpoint, layer: int, gated_activation: Callable[[F32, F32], F32]) -> None:
-        prefix = f"blk.{layer}.ffn"
+    def __init__(self, checkpoint: Checkpoint, prefix: str) -> None:
         self._gate, self._up, self._down = (
-            checkpoint.tensor(f"{prefix}_{part}.weight") for part in ("gate", "up", "down")
+            Projection(checkpoint, f"{prefix}.ffn_{part}") for part in ("gate", "up", "down")
         )
-        self._gated_activation = gated_activation
+        self._activated = {"silu": kernels.silu_mul, "gelu_tanh": kernels.gelu_tanh_mul}[
+            checkpoint.config.gated_activation
+        ]
 
     def __call__(self, x: F32) -> F32:
         """(rows, hidden) → (rows, hidden)"""
-        gated = self._gated_activation(kernels.matmul(x, self._gate), kernels.matmul(x, self._up))
-        return kernels.matmul(gated, self._down)
+        return self._down(self._activated(self._gate(x), self._up(x)))
 
 
-class Head:
-    """The last norm and the language-model head, which is the embedding table where a checkpoint ties them."""
+class Layer:
+    """x + after(attention(before(x))), then x + after(feed_forward(before(x))), with norms before and after."""
 
-    def __init__(self, checkpoint: Checkpoint, embedding: F32) -> None:
-        config = checkpoint.config
-        self._eps, self._softcap = config.rms_eps, config.logit_softcap
-        self._norm = checkpoint.tensor("output_norm.weight")
-        self._weight = embedding if config.tied_embeddings else checkpoint.tensor("output.weight")
+    def __init__(self, checkpoint: Checkpoint, number: int) -> None:
+        prefix = f"blk.{number}"
+        self.sliding = checkpoint.config.sliding_layers[number]
+        self._before_attention = norm(checkpoint, f"{prefix}.attn_norm")
+        self._attention = Attention(checkpoint, prefix)
+        self._after_attention = norm(checkpoint, f"{prefix}.post_attention_norm")
+        self._before_feed_forward = norm(checkpoint, f"{prefix}.ffn_norm")
+        self._feed_forward = FeedForward(checkpoint, prefix)
+        self._after_feed_forward = norm(checkpoint, f"{prefix}.post_ffw_norm")
 
-    def __call__(self, x: F32, logit_rows: I64) -> F32:
-        """Logits (logit rows, vocabulary) of some of the rows of `x` (rows, hidden)."""
-        if not len(logit_rows):  # a step of nothing but beginnings and middles of prompts
-            return np.empty((0, len(self._weight)), np.float32)
-        logits = kernels.matmul(kernels.rms_norm(x[logit_rows], self._norm, self._eps), self._weight)
-        if self._softcap is not None:
-            logits = np.float32(self._softcap) * np.tanh(logits / np.float32(self._softcap))
+    def __call__(self, x: F32, rows: RowContext) -> F32:
+        """(rows, hidden) → (rows, hidden)"""
+        x = x + self._after_attention(self._attention(self._before_attention(x), rows))
+        return x + self._after_feed_forward(self._feed_forward(self._before_feed_forward(x)))
+
+
+class Decoder:
+    """Embedding, layers, and the language-model head: the embedding table once more where a checkpoint ties them."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.config = config = checkpoint.config
+        self._embedding = checkpoint.tensor("token_embd.weight")
+        self._layers = [Layer(checkpoint, number) for number in range(config.layers)]
+        self._groups = layer_groups(config)
+        self._group_of = {layer: number for number, group in enumerate(self._groups) for layer in group.layers}
+        self._last_norm = norm(checkpoint, "output_norm")
+        self._head = self._embedding if config.tied_embeddings else checkpoint.tensor("output.weight")
+        self._rotary: Mapping[bool, Rotary] = {
+            sliding: Rotary(inverse_frequencies(config, sliding=sliding)) for sliding in (False, True)
+        }
+
+    @property
+    def weight_bytes_per_pass(self) -> int:
+        """Every matrix once, in float32; an embedding that is not also the head is only looked up."""
+        looked_up = set[str]() if self.config.tied_embeddings else {"token_embd.weight"}
+        shapes = tensor_shapes(self.config).items()
+        values = sum(math.prod(shape) for name, shape in shapes if len(shape) > 1 and name not in looked_up)
+        return values * np.dtype(np.float32).itemsize
+
+    def forward(self, batch: Batch, kv: KVMemory) -> F32:
+        """See `models.Model.forward`."""
+        angles = {sliding: rotary.at(batch.positions) for sliding, rotary in self._rotary.items()}
+        x = self._embedding[batch.token_ids] * np.float32(self.config.embedding_scale)
+        for number, (layer, keys, values) in enumerate(zip(self._layers, kv.keys, kv.values, strict=True)):
+            cos, sin = angles[layer.sliding]
+            group = self._group_of[number]
+            window = self._groups[group].window
+            rows = RowContext(batch=batch, group=group, keys=keys, values=values, cos=cos, sin=sin, window=window)
+            x = layer(x, rows)
+        return self._logits(x[batch.logit_rows])
+
+    def _logits(self, x: F32) -> F32:
+        """(logit rows, hidden) → (logit rows, vocabulary)"""
+        if not len(x):  # a step of nothing but beginnings and middles of prompts
+            return np.empty((0, len(self._head)), np.float32)
+        logits = kernels.matmul(self._last_norm(x), self._head)
+        if (cap := self.config.logit_softcap) is not None:
+            logits = np.float32(cap) * np.tanh(logits / np.float32(cap))
         return logits

@@ -4,7 +4,8 @@ Owns: every file format a model comes in. Refuses to know: how to compute with a
 """
 
 from taximeter.engine.weights.checkpoint import Checkpoint, open_checkpoint
-from taximeter.engine.weights.config import ModelConfig
+from taximeter.engine.weights.config import ModelConfig, tensor_shapes
+from taximeter.engine.weights.dequantize import RawTensor
 from taximeter.engine.weights.vocabulary import Vocabulary
 
-__all__ = ["Checkpoint", "ModelConfig", "Vocabulary", "open_checkpoint"]
+__all__ = ["Checkpoint", "ModelConfig", "RawTensor", "Vocabulary", "open_checkpoint", "tensor_shapes"]

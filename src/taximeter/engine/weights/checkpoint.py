@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from taximeter.engine.weights.config import ModelConfig
+from taximeter.engine.weights.dequantize import RawTensor
 from taximeter.engine.weights.gguf_checkpoint import GGUFCheckpoint
 from taximeter.engine.weights.hf_folder import HuggingFaceCheckpoint
 from taximeter.engine.weights.vocabulary import Vocabulary
@@ -20,13 +21,14 @@ from taximeter.errors import ModelFileError
 
 
 class Checkpoint(Protocol):
-    """A model on disk, opened and checked: every tensor its config calls for is there, in the right shape.
+    """A model on disk, opened and checked: it has the tensors its config calls for, in the right shapes, and no others.
 
     Names are GGUF's: `token_embd.weight`, `output_norm.weight`, `output.weight` (absent when tied to the embedding),
     and for each layer N `blk.N.PART.weight`, PART being `attn_norm`, `attn_q`, `attn_k`, `attn_v`, `attn_output`,
-    `ffn_norm`, `ffn_gate`, `ffn_up`, `ffn_down`, and for gemma3 also `attn_q_norm`, `attn_k_norm`,
-    `post_attention_norm`, `post_ffw_norm`. Whatever the file's own habits, rows of `attn_q` and `attn_k` come in
-    half-split order (dimension i turns with i + rope_dim/2), and norm weights are what the normed row is multiplied by.
+    `ffn_norm`, `ffn_gate`, `ffn_up`, `ffn_down`. As the config says there are also `blk.N.attn_{q,k,v}.bias`
+    (`qkv_bias`), `attn_q_norm` and `attn_k_norm` (`qk_norm`), `post_attention_norm` and `post_ffw_norm`
+    (`sandwich_norms`). Whatever the file's own habits, rows of `attn_q` and `attn_k`, biases too, come in half-split
+    order (dimension i turns with i + rope_dim/2), and norm weights are what the normed row is multiplied by.
     """
 
     @property
@@ -42,6 +44,17 @@ class Checkpoint(Protocol):
     def tensor(self, name: str) -> npt.NDArray[np.float32]:
         """A fresh C-contiguous float32 array, (out_features, in_features) or (size,). KeyError for a name not in
         `names()`."""
+        ...
+
+    def raw(self, name: str) -> RawTensor:
+        """The same numbers as the file stores them: a view of the mapped file, a copy only where rows had to be put in
+        order or where the file does not hold the numbers themselves. What has one dimension, norms and biases, is F32,
+        F16 or BF16. Errors as for `tensor`."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the mapped files, so that their pages leave this process once the last raw view is gone. Config and
+        vocabulary stay; asking for another tensor is a ValueError."""
         ...
 
     def vocabulary(self) -> Vocabulary:

@@ -1,7 +1,7 @@
 """Blocks of a weight file into float32, bit for bit as GGML defines each type.
 
-Owns: the known tensor types, their block sizes, and the arithmetic of each. Refuses to know: files, names and shapes.
-Layouts are little-endian; `d` and `m` are float16 unless said otherwise.
+Owns: the known tensor types, their block sizes, the arithmetic of each, and `RawTensor`, a tensor still in its blocks.
+Refuses to know: files and names. Layouts are little-endian; `d` and `m` are float16 unless said otherwise.
 """
 
 from __future__ import annotations
@@ -27,6 +27,29 @@ class TensorType:
     block_weights: int
     block_bytes: int
     fill: _Fill
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RawTensor:
+    """One tensor as it is stored: `kind` is a `TensorType`'s name, `shape` is (out_features, in_features) or (size,).
+
+    `data` is (rows, bytes per row), C-contiguous; often a read-only view of a mapped file, which then stays mapped as
+    long as the view lives. It may begin at any address: whoever reads wider than bytes must not rely on alignment.
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    data: _Bytes
+
+    @classmethod
+    def of(cls, kind: str, shape: tuple[int, ...], flat: _Bytes) -> RawTensor:
+        """From all of a tensor's bytes in one run. A tensor of one dimension is one row."""
+        rows = shape[0] if len(shape) > 1 else 1
+        return cls(kind, shape, flat.reshape(rows, -1))
+
+    def dequantized(self) -> _Floats:
+        """A fresh float32 array of `shape`."""
+        return dequantize(TYPES[self.kind], self.data.reshape(-1)).reshape(self.shape)
 
 
 def dequantize(kind: TensorType, raw: _Bytes) -> _Floats:
@@ -165,3 +188,6 @@ GGML_TYPES: Mapping[int, TensorType] = {
     30: BF16,
 }
 """Tensor types by the number GGUF files use."""
+
+TYPES: Mapping[str, TensorType] = {kind.name: kind for kind in GGML_TYPES.values()}
+"""Tensor types by name."""

@@ -40,6 +40,10 @@ class Fields:
         inner = {name.removeprefix(start): value for name, value in self._values.items() if name.startswith(start)}
         return Fields(inner, f"{self._source}: {prefix}")
 
+    def over(self, defaults: Mapping[str, object]) -> Fields:
+        """These values, and of `defaults` those that are not named here at all: a null hides its default."""
+        return Fields({**defaults, **self._values}, self._source)
+
     def value(self, name: str) -> object:
         """The value as it stands, None when absent."""
         return self._values.get(name)

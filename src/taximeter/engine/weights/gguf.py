@@ -85,7 +85,7 @@ class GGUFTensor:
 
 
 class GGUFFile:
-    """One GGUF file, mapped for as long as this object lives.
+    """One GGUF file, mapped until `close` or for as long as this object lives.
 
     `metadata` values are bool, int, float, str, or a list of one of those. Raises `ModelFileError` for anything that is
     not a sound GGUF file of a supported version holding supported tensor types.
@@ -95,17 +95,24 @@ class GGUFFile:
         self.path = path
         try:
             with path.open("rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                opened = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
             raise ModelFileError(f"the file cannot be read: {error}", hint="check its size and permissions") from error
-        reader = _HeaderReader(self._map)
+        self._map: mmap.mmap | None = opened
+        reader = _HeaderReader(opened)
         tensor_count, key_count = reader.preamble()
         self.metadata: Mapping[str, object] = reader.metadata(key_count)
         self.tensors: Mapping[str, GGUFTensor] = reader.tensors(tensor_count, self.metadata)
 
     def raw(self, tensor: GGUFTensor) -> npt.NDArray[np.uint8]:
-        """The tensor's bytes as they lie in the file: a read-only view."""
+        """The tensor's bytes as they lie in the file: a read-only view. ValueError once the file is closed."""
+        if self._map is None:
+            raise ValueError(f"{self.path.name} has been closed")
         return np.frombuffer(self._map, dtype=np.uint8, count=tensor.size_bytes, offset=tensor.start)
+
+    def close(self) -> None:
+        """Let go of the mapping; it ends with the last view of it. Metadata stays."""
+        self._map = None
 
 
 class _HeaderReader:

@@ -2,6 +2,8 @@
 
 Owns: which files hold the weights, transformers' tensor names and ours, and gemma's norm weights. Refuses to know: what
 config.json and the tokenizer's files say, and the safetensors layout.
+
+transformers rotates half-split pairs, as the engine does: no rows are ever put in another order.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from taximeter.engine.weights.config import Architecture, ModelConfig, check_tensors
+from taximeter.engine.weights.config import ModelConfig, check_tensors
+from taximeter.engine.weights.dequantize import RawTensor
 from taximeter.engine.weights.fields import read_json, shown
 from taximeter.engine.weights.hf_config import model_config
 from taximeter.engine.weights.hf_vocabulary import vocabulary
@@ -29,18 +32,10 @@ _OUTER_NAMES = {
     "model.norm.weight": "output_norm.weight",
     "lm_head.weight": "output.weight",
 }
-_LAYER_NAMES: Mapping[Architecture, Mapping[str, str]] = {
-    "llama": {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"},
-    "gemma3": {
-        "input_layernorm": "attn_norm",
-        "post_attention_layernorm": "post_attention_norm",
-        "pre_feedforward_layernorm": "ffn_norm",
-        "post_feedforward_layernorm": "post_ffw_norm",
-        "self_attn.q_norm": "attn_q_norm",
-        "self_attn.k_norm": "attn_k_norm",
-    },
-}
-_PROJECTION_NAMES = {
+_LAYER_NAMES = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
@@ -48,6 +43,12 @@ _PROJECTION_NAMES = {
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+}
+_PLAIN_NORM_NAMES = {"post_attention_layernorm": "ffn_norm"}
+_SANDWICH_NORM_NAMES = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
 }
 _LAYER = re.compile(r"model\.layers\.(\d{1,6})\.(.+)\.(weight|bias)")
 _TEXT_PREFIX = re.compile(r"(?:model\.language_model|language_model\.model)\.")  # gemma3 beside its eyes
@@ -80,12 +81,20 @@ class HuggingFaceCheckpoint:
     def names(self) -> Sequence[str]:
         return tuple(self._tensors)
 
-    def tensor(self, name: str) -> npt.NDArray[np.float32]:
+    def raw(self, name: str) -> RawTensor:
         file, stored = self._tensors[name]
-        tensor = file.tensor(stored)
-        if self._config.architecture == "gemma3" and name.endswith("norm.weight"):
-            tensor += np.float32(1)  # stored as the distance from one
-        return tensor
+        raw = file.raw(stored)
+        if self._config.architecture == "gemma3" and name.endswith("norm.weight"):  # stored as the distance from one
+            weight = raw.dequantized() + np.float32(1)
+            return RawTensor.of("F32", raw.shape, weight.view(np.uint8))
+        return raw
+
+    def tensor(self, name: str) -> npt.NDArray[np.float32]:
+        return self.raw(name).dequantized()
+
+    def close(self) -> None:
+        for file, _ in self._tensors.values():
+            file.close()
 
     def vocabulary(self) -> Vocabulary:
         return vocabulary(self._path, self._fields, self._config.vocab_size)
@@ -93,7 +102,7 @@ class HuggingFaceCheckpoint:
     def _find_tensors(self) -> Mapping[str, tuple[SafetensorsFile, str]]:
         tensors: dict[str, tuple[SafetensorsFile, str]] = {}
         for stored, file in _stored_tensors(self._path).items():
-            name = _canonical_name(stored, self._config.architecture)
+            name = _canonical_name(stored, self._config)
             if name is None or (name == "output.weight" and self._config.tied_embeddings):
                 continue
             if name in tensors:
@@ -131,7 +140,7 @@ def _stored_tensors(folder: Path) -> Mapping[str, SafetensorsFile]:
     return stored
 
 
-def _canonical_name(stored: str, architecture: Architecture) -> str | None:
+def _canonical_name(stored: str, config: ModelConfig) -> str | None:
     """GGUF's name for a tensor; None for one that text needs not; the stored name itself for one unknown."""
     if _IGNORED.fullmatch(stored):
         return None
@@ -140,7 +149,8 @@ def _canonical_name(stored: str, architecture: Architecture) -> str | None:
         return _OUTER_NAMES[plain]
     if match := _LAYER.fullmatch(plain):
         layer, part, kind = match.groups()
-        name = _PROJECTION_NAMES.get(part) or _LAYER_NAMES[architecture].get(part)
+        norms = _SANDWICH_NORM_NAMES if config.sandwich_norms else _PLAIN_NORM_NAMES
+        name = _LAYER_NAMES.get(part) or norms.get(part)
         if name is not None:
             return f"blk.{int(layer)}.{name}.{kind}"
     return stored

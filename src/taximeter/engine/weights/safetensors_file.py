@@ -1,28 +1,28 @@
-"""One safetensors file, through the `safetensors` library, as float32.
+"""One safetensors file, through the `safetensors` library, as mapped bytes.
 
-Owns: which stored types are taken and how they widen. Refuses to know: what the tensors are for.
+Owns: which stored types are taken. Refuses to know: what the tensors are for.
 
 The library checks the header and reads every type numpy has. It cannot hand over bfloat16, which numpy lacks, so bytes
-are read from the file directly: the library has made sure that tensors follow one another without gaps up to the
+come from the mapped file directly: the library has made sure that tensors follow one another without gaps up to the
 file's last byte, so their places follow from their order and sizes.
 """
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from taximeter.engine.weights.dequantize import BF16, F16, F32, TensorType, dequantize
+from taximeter.engine.weights.dequantize import BF16, F16, F32, RawTensor
 from taximeter.engine.weights.fields import shown
 from taximeter.errors import ModelFileError
 
-_TYPES: Mapping[str, TensorType] = {"F32": F32, "F16": F16, "BF16": BF16}
+_TYPES = tuple(kind.name for kind in (F32, F16, BF16))  # safetensors calls them as GGML does
 _BITS: Mapping[str, int] = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
     "U16": 16, "I16": 16, "F16": 16, "BF16": 16,
@@ -49,6 +49,8 @@ class SafetensorsFile:
             raise ModelFileError(f"{path.name} is missing", hint="fetch the model again")
         try:
             places = _places(path)
+            with path.open("rb") as file:
+                self._map: mmap.mmap | None = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (SafetensorError, OSError) as error:
             raise ModelFileError(
                 f"{path.name} is not a sound safetensors file: {error}", hint="fetch the model again"
@@ -68,17 +70,18 @@ class SafetensorsFile:
                 hint=f"supported: {', '.join(_TYPES)}",
             )
 
-    def tensor(self, name: str) -> npt.NDArray[np.float32]:
-        """A fresh float32 array."""
+    def raw(self, name: str) -> RawTensor:
+        """A read-only view of the mapped file. ValueError once the file is closed."""
         self.check_type(name)
+        if self._map is None:
+            raise ValueError(f"{self._path.name} has been closed")
         place = self._places[name]
-        try:
-            raw = np.fromfile(self._path, dtype=np.uint8, count=place.size_bytes, offset=place.start)
-        except OSError as error:
-            raise ModelFileError(f"{self._path} cannot be read: {error}", hint="check the file") from error
-        if raw.size != place.size_bytes:
-            raise ModelFileError(f"{self._path} has changed since it was opened", hint="restart with the file intact")
-        return dequantize(_TYPES[place.dtype], raw).reshape(place.shape)
+        data = np.frombuffer(self._map, dtype=np.uint8, count=place.size_bytes, offset=place.start)
+        return RawTensor.of(place.dtype, place.shape, data)
+
+    def close(self) -> None:
+        """Let go of the mapping; it ends with the last view of it."""
+        self._map = None
 
 
 def _places(path: Path) -> Mapping[str, _Place]:

@@ -21,6 +21,7 @@ from taximeter.records import (
     Request,
     TokenLogprob,
     TokensGenerated,
+    ToolCallDelta,
     Usage,
 )
 
@@ -64,15 +65,31 @@ class _TextLogprobs(msgspec.Struct):
     text_offset: list[int]
 
 
+class _Function(msgspec.Struct, omit_defaults=True):
+    arguments: str
+    name: str | UnsetType = UNSET
+
+
+class _Call(msgspec.Struct):
+    """A call, or a piece of one: then it has an index, and all but the first piece have nothing else but arguments."""
+
+    function: _Function
+    index: int | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+
+
 class _Message(msgspec.Struct):
     role: str
-    content: str
+    content: str | None
     refusal: None = None
+    tool_calls: Sequence[_Call] | UnsetType = UNSET
 
 
 class _Delta(msgspec.Struct, omit_defaults=True):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    tool_calls: Sequence[_Call] | UnsetType = UNSET
 
 
 class _ChatChoice(msgspec.Struct):
@@ -171,12 +188,14 @@ class _ChatWriter(AnswerWriter):
         self._opened: set[int] = set()
 
     def tokens(self, event: TokensGenerated) -> bytes:
-        if not (event.text or event.logprobs):
-            return self._opening(event.choice)
-        choice = _ChatChunkChoice(
-            index=event.choice, delta=_Delta(content=event.text), logprobs=_chat_logprobs(event.logprobs)
-        )
-        return self._opening(event.choice) + self._chunk(choice)
+        chunks = self._opening(event.choice)
+        if event.text or event.logprobs:
+            delta, logprobs = _Delta(content=event.text), _chat_logprobs(event.logprobs)
+            chunks += self._chunk(_ChatChunkChoice(index=event.choice, delta=delta, logprobs=logprobs))
+        for piece in event.calls:
+            delta = _Delta(tool_calls=[_call_piece(piece)])
+            chunks += self._chunk(_ChatChunkChoice(index=event.choice, delta=delta))
+        return chunks
 
     def finished(self, event: ChoiceFinished) -> bytes:
         chunks = self._opening(event.choice)
@@ -194,9 +213,11 @@ class _ChatWriter(AnswerWriter):
         return self._chunk(_ChatChunkChoice(index=index, delta=_Delta(role="assistant", content="")))
 
     def _whole_choice(self, index: int, events: Sequence[TokensGenerated | ChoiceFinished]) -> _ChatChoice:
+        calls = _whole_calls(events)
+        text = "".join(event.text for event in events)
         return _ChatChoice(
             index=index,
-            message=_Message(role="assistant", content="".join(event.text for event in events)),
+            message=_Message(role="assistant", content=text if text or not calls else None, tool_calls=calls or UNSET),
             logprobs=_chat_logprobs(_all_logprobs(events)),
             finish_reason=_finish_reason(events),
         )
@@ -311,6 +332,30 @@ def _chat_logprobs(positions: Sequence[PositionLogprobs]) -> _ChatLogprobs | Non
 
 def _all_logprobs(events: Sequence[TokensGenerated | ChoiceFinished]) -> list[PositionLogprobs]:
     return [position for event in events if isinstance(event, TokensGenerated) for position in event.logprobs]
+
+
+def _call_piece(piece: ToolCallDelta) -> _Call:
+    if piece.name is None:
+        return _Call(index=piece.index, function=_Function(arguments=piece.arguments))
+    return _Call(
+        index=piece.index,
+        id=piece.id or "",
+        type="function",
+        function=_Function(name=piece.name, arguments=piece.arguments),
+    )
+
+
+def _whole_calls(events: Sequence[TokensGenerated | ChoiceFinished]) -> list[_Call]:
+    """The calls whose pieces are in some events."""
+    calls: list[_Call] = []
+    for event in events:
+        for piece in event.calls if isinstance(event, TokensGenerated) else ():
+            if piece.name is not None:
+                function = _Function(name=piece.name, arguments=piece.arguments)
+                calls.append(_Call(id=piece.id or "", type="function", function=function))
+            else:
+                calls[piece.index].function.arguments += piece.arguments
+    return calls
 
 
 def _finish_reason(events: Sequence[TokensGenerated | ChoiceFinished]) -> str | None:

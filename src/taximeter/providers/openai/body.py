@@ -18,7 +18,9 @@ import msgspec
 from msgspec import Meta
 
 from taximeter.errors import RequestError
-from taximeter.records import Message, Prompt, Sampling
+from taximeter.providers.openai.form import ResponseFormat, Schema, StructuredOutputs, form_of
+from taximeter.providers.openai.tools import CallBody, ChoiceBody, ToolBody, calls_of, toolbox_of
+from taximeter.records import Form, Message, Prompt, Sampling
 
 _MAX_INT32 = 2**31 - 1
 _MAX_INT64 = 2**63 - 1
@@ -53,10 +55,6 @@ class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class _ResponseFormat(msgspec.Struct):
-    type: str = "text"
-
-
 class _Body(msgspec.Struct, kw_only=True):
     """What both endpoints accept. None everywhere means that the caller left it out or wrote null."""
 
@@ -72,7 +70,7 @@ class _Body(msgspec.Struct, kw_only=True):
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
     logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
-    response_format: _ResponseFormat | None = None
+    response_format: ResponseFormat | None = None
     # Extensions of vLLM and llama.cpp.
     top_k: Annotated[int, Meta(ge=-1, le=_MAX_INT32)] | None = None
     min_p: _Share | None = None
@@ -80,20 +78,20 @@ class _Body(msgspec.Struct, kw_only=True):
     repeat_penalty: _Repetition | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=_MAX_INT32)] | None = None
     ignore_eos: bool | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Schema | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    grammar: str | None = None
+    json_schema: Schema | None = None
     allowed_token_ids: _Refused = None
     bad_words: _Refused = None
     dry_multiplier: _Refused = None
-    grammar: _Refused = None
-    guided_choice: _Refused = None
-    guided_grammar: _Refused = None
-    guided_json: _Refused = None
-    guided_regex: _Refused = None
-    json_schema: _Refused = None
     logits_processors: _Refused = None
     mirostat: _Refused = None
     prompt_logprobs: _Refused = None
     stop_token_ids: _Refused = None
-    structured_outputs: _Refused = None
     use_beam_search: _Refused = None
     xtc_probability: _Refused = None
 
@@ -107,7 +105,9 @@ class _Part(msgspec.Struct):
 class _Turn(msgspec.Struct):
     role: str
     content: str | list[_Part] | None = None
-    tool_calls: object = None
+    tool_calls: list[CallBody] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
     function_call: object = None
 
 
@@ -117,12 +117,14 @@ class _ChatBody(_Body, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     modalities: list[str] | None = None
+    tools: list[ToolBody] | None = None
+    tool_choice: str | ChoiceBody | None = None
+    parallel_tool_calls: bool | None = None
     audio: _Refused = None
     chat_template: _Refused = None
     continue_final_message: _Refused = None
     documents: _Refused = None
     functions: _Refused = None
-    tools: _Refused = None
     web_search_options: _Refused = None
 
 
@@ -159,7 +161,11 @@ def parse_chat(body: bytes) -> Call:
         raise RequestError("`top_logprobs` needs `logprobs` to be true", param="top_logprobs")
     return _call(
         read,
-        prompt=Prompt(messages=_messages(read.messages)),
+        prompt=Prompt(
+            messages=_messages(read.messages),
+            toolbox=toolbox_of(read.tools, read.tool_choice, parallel=read.parallel_tool_calls is not False),
+            form=form_of(read),
+        ),
         max_output_tokens=read.max_completion_tokens or read.max_tokens,
         logprobs=(alternatives or 0) if read.logprobs else None,
     )
@@ -173,7 +179,7 @@ def parse_completion(body: bytes) -> Call:
         raise _unsupported("best_of", "every choice that is made is given back", hint="leave it out, or give it `n`")
     return _call(
         read,
-        prompt=_plain_prompt(read.prompt),
+        prompt=_plain_prompt(read.prompt, form_of(read)),
         max_output_tokens=read.max_tokens or _DEFAULT_COMPLETION_TOKENS,
         logprobs=read.logprobs,
     )
@@ -234,8 +240,6 @@ def _check_common(read: _Body) -> None:
     for name in _REFUSED[type(read)]:
         if getattr(read, name):
             raise _unsupported(name, "it would change the answer", hint="leave it out")
-    if read.response_format is not None and read.response_format.type != "text":
-        raise _unsupported("response_format", "answers are free text", hint='leave it out, or use {"type": "text"}')
     if read.stream_options is not None and not read.stream:
         raise RequestError("`stream_options` needs `stream` to be true", param="stream_options")
 
@@ -318,18 +322,31 @@ def _message(turn: _Turn, at: str) -> Message:
     role = _ROLES.get(turn.role)
     if role is None:
         raise RequestError(f"`{at}.role` must be one of {', '.join(_ROLES)}", param=f"{at}.role")
-    for name in ("tool_calls", "function_call"):
-        if getattr(turn, name):
-            raise _unsupported(f"{at}.{name}", "conversations are text")
+    if turn.function_call:
+        raise _unsupported(f"{at}.function_call", "it is an older word for `tool_calls`")
+    if turn.tool_calls and role != "assistant":
+        raise RequestError(f"`{at}.tool_calls` belongs to assistants", param=f"{at}.tool_calls")
+    is_result = role == "tool"
+    return Message(
+        role=role,
+        content=_content(turn, at),
+        tool_calls=calls_of(turn.tool_calls or (), f"{at}.tool_calls"),
+        tool_call_id=turn.tool_call_id if is_result else None,
+        name=turn.name if is_result else None,
+    )
+
+
+def _content(turn: _Turn, at: str) -> str:
     match turn.content:
+        case None if turn.tool_calls:
+            return ""
         case None:
             raise RequestError(f"`{at}.content` is missing", param=f"{at}.content")
         case str(content):
-            return Message(role=role, content=content)
+            return content
         case parts:
             # Other engines put a line break between text parts too: a model sees them as paragraphs.
-            texts = [_part_text(part, f"{at}.content[{index}]") for index, part in enumerate(parts)]
-            return Message(role=role, content="\n".join(texts))
+            return "\n".join(_part_text(part, f"{at}.content[{index}]") for index, part in enumerate(parts))
 
 
 def _part_text(part: _Part, at: str) -> str:
@@ -341,18 +358,18 @@ def _part_text(part: _Part, at: str) -> str:
     return text
 
 
-def _plain_prompt(given: str | list[str | int | list[int]]) -> Prompt:
+def _plain_prompt(given: str | list[str | int | list[int]], form: Form | None) -> Prompt:
     match given:
         case str(text):
-            return Prompt(text=text)
+            return Prompt(text=text, form=form)
         case []:
             raise RequestError("`prompt` is empty", param="prompt")
         case [str(text)]:
-            return Prompt(text=text)
+            return Prompt(text=text, form=form)
         case [[*ids]]:
-            return Prompt(token_ids=tuple(ids))
+            return Prompt(token_ids=tuple(ids), form=form)
         case items:
             ids = [item for item in items if isinstance(item, int)]
             if len(ids) != len(items):
                 raise _unsupported("prompt", "one request is one prompt", hint="send one request for each")
-            return Prompt(token_ids=tuple(ids))
+            return Prompt(token_ids=tuple(ids), form=form)

@@ -1,0 +1,389 @@
+// One step, from token ids to logits: every thread of the pool runs Pass::run, and they meet at a barrier after each kind of
+// work. Which thread takes which task is chance; what a task computes is not.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "decoder/decoder.h"
+#include "threads.h"
+
+namespace taximeter {
+namespace {
+
+// Rows that are multiplied with one stretch of weights before the next stretch comes: their prepared form stays in a core's
+// second-level cache.
+constexpr std::int64_t kRowBlock = 256;
+constexpr std::int64_t kGateTiles = 4;  // gate and up together: their outputs, 64 of each row, are quantized on the spot
+constexpr std::int64_t kTasksPerThread = 6;
+
+// A step of so few values that every thread does the work on whole rows for itself, in memory of its own: cheaper than
+// one thread doing it while the others wait at one more barrier.
+constexpr std::int64_t kFewValues = 4096;
+
+constexpr std::size_t kGateScratchBytes = 2 * kRowBlock * kGateTiles * kTileRows * sizeof(float);
+constexpr std::size_t kScratchBytes = kGateScratchBytes + std::max<std::size_t>(kMatmulPackedScratchBytes, kAttentionScratchBytes);
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// Products of the same rows with several matrices, cut into tasks.
+struct Product {
+    const PackedMatrix* matrix;
+    float* out;
+    std::int64_t stride;
+};
+
+bool reads_quantized(const PackedMatrix& w) { return w.format >= kPackedQ4_0; }
+
+}  // namespace
+
+class Pass {
+public:
+    Pass(Decoder& decoder, const KernelTable& kernels, const Step& step, KVCache& cache, float* logits)
+        : decoder_(decoder), shape_(decoder.shape_), work_(decoder.workspace_), kernels_(kernels), step_(step), cache_(cache),
+          logits_(logits), queries_(shape_.heads * shape_.head_dim), keys_(shape_.kv_heads * shape_.head_dim),
+          heads_width_(queries_ + 2 * keys_) {}
+
+    void prepare(int threads);
+    void run(Team& team, int thread, std::uint8_t* scratch) noexcept;
+
+private:
+    using Layer = Decoder::Layer;
+
+    bool reads_bf16(const PackedMatrix& w) const noexcept {
+        return w.format == kPackedBF16 && kernels_.rounds_bf16 && shape_.bf16_units;
+    }
+
+    bool reads_f32(const PackedMatrix& w) const noexcept { return !reads_quantized(w) && !reads_bf16(w); }
+
+    // The rows as one thread sees them: everybody's, or in a step of few rows its own copy.
+    struct Rows {
+        float* x;       // the residual stream
+        float* normed;
+        PreparedBuffer* prepared;
+    };
+
+    // Which rows are still worth computing: all, or after the last attention those alone whose logits are asked for. The
+    // i-th of them has its products and prepared form at place i, and its residual stream at `at(i)`.
+    struct Active {
+        std::int64_t count;
+        const std::int64_t* rows;  // null: all
+        std::int64_t at(std::int64_t i) const noexcept { return rows == nullptr ? i : rows[i]; }
+    };
+
+    // Work on each of the first `count` rows: shared out, or done by everybody.
+    template <typename Work>
+    void each_row(Team& team, std::int64_t count, Work&& work) noexcept {
+        if (few_) {
+            for (std::int64_t row = 0; row < count; ++row) work(row);
+            return;
+        }
+        const std::int64_t chunk = std::clamp<std::int64_t>(count / (2 * team.threads()), 1, 16);
+        share(team, count, chunk, [&](std::int64_t begin, std::int64_t end) noexcept {
+            for (std::int64_t row = begin; row < end; ++row) work(row);
+        });
+    }
+
+    // Gives `count` pieces of at most `size` out to the threads, then waits for all of them.
+    template <typename Work>
+    void share(Team& team, std::int64_t count, std::int64_t size, Work&& work) noexcept {
+        for (std::int64_t at; (at = team.claim() * size) < count;) work(at, std::min(at + size, count));
+        team.barrier();
+    }
+
+    void multiply(Team& team, const PreparedRows& rows, std::initializer_list<Product> products, std::uint8_t* scratch) noexcept;
+    void prepare_row(const float* row, std::int64_t k, std::int64_t at, std::int64_t total, PreparedBuffer& to, std::int64_t index,
+                     std::initializer_list<const PackedMatrix*> readers) const noexcept;
+    void add_product(const Rows& rows, std::int64_t place, std::int64_t row, const float* post_norm) const noexcept;
+    void finish_heads(const Layer& layer, const PagedAttention& job, std::int64_t row, std::int64_t kv_head) const noexcept;
+    void attend(Team& team, const Layer& layer, std::uint8_t* scratch) noexcept;
+    void feed_forward(Team& team, const Layer& layer, const PreparedRows& rows, std::uint8_t* scratch) noexcept;
+    void head(Team& team, const Rows& mine, const float* post_norm, int thread, std::uint8_t* scratch) noexcept;
+    PagedAttention attention_of(const Layer& layer) const noexcept;
+    void note(int thread, Phase phase) noexcept;
+
+    Decoder& decoder_;
+    const DecoderShape& shape_;
+    Workspace& work_;
+    const KernelTable& kernels_;
+    const Step& step_;
+    KVCache& cache_;
+    float* logits_;
+    std::int64_t queries_, keys_, heads_width_;
+    bool few_ = false;
+    std::chrono::steady_clock::time_point noted_{};
+};
+
+// Everything that may allocate.
+void Pass::prepare(int threads) {
+    work_.reach(step_.rows, shape_);
+    few_ = step_.rows * shape_.hidden <= kFewValues;
+    if (few_) work_.reach_private(threads, step_.rows, shape_);
+    const std::int32_t furthest = *std::max_element(step_.positions, step_.positions + step_.rows);
+    const Layer* everywhere = nullptr;
+    const Layer* sliding = nullptr;
+    for (const Layer& layer : decoder_.layers_) (layer.sliding ? sliding : everywhere) = &layer;
+    if (everywhere != nullptr) {
+        work_.rotary_everywhere.reach(furthest, shape_.turns_everywhere);
+        work_.plan_everywhere.cut(attention_of(*everywhere), threads);
+    }
+    if (sliding != nullptr) {
+        work_.rotary_sliding.reach(furthest, shape_.turns_sliding);
+        work_.plan_sliding.cut(attention_of(*sliding), threads);
+    }
+    if (decoder_.profiling_) noted_ = std::chrono::steady_clock::now();
+}
+
+PagedAttention Pass::attention_of(const Layer& layer) const noexcept {
+    PagedAttention job{};
+    job.q = work_.heads.as<float>();
+    job.q_stride = heads_width_;
+    job.out = work_.attended.as<float>();
+    job.out_stride = queries_;
+    job.cache = cache_.layer(layer.group, layer.group_layer);
+    job.block_stride = cache_.groups()[layer.group].block_stride;
+    job.format = cache_.format();
+    job.block_tables = step_.block_tables[layer.group];
+    job.max_blocks = step_.max_blocks;
+    job.row_seq = step_.row_seq;
+    job.row_pos = step_.positions;
+    job.rows = step_.rows;
+    job.heads = shape_.heads;
+    job.kv_heads = shape_.kv_heads;
+    job.head_dim = shape_.head_dim;
+    job.block_tokens = cache_.block_tokens();
+    job.window = layer.sliding ? shape_.window : 0;
+    job.scale = shape_.attention_scale;
+    return job;
+}
+
+void Pass::run(Team& team, int thread, std::uint8_t* scratch) noexcept {
+    const std::int64_t rows = step_.rows, hidden = shape_.hidden;
+    Rows mine{work_.x.as<float>(), work_.normed.as<float>(), &work_.narrow};
+    if (few_) {
+        Workspace::Private& own = work_.own[static_cast<std::size_t>(thread)];
+        mine = {own.x.as<float>(), own.normed.as<float>(), &own.prepared};
+    }
+    each_row(team, rows, [&](std::int64_t row) noexcept {
+        unpack_row(decoder_.embedding_, step_.token_ids[row], mine.x + row * hidden);
+        if (shape_.embedding_scale != 1.0f) kernels_.rows->scale(mine.x + row * hidden, shape_.embedding_scale, hidden);
+    });
+    note(thread, kEmbedding);
+
+    bool pending = false;  // a product waits to be added to the residual stream, through `post_norm` if there is one
+    const float* post_norm = nullptr;
+    Active active{rows, nullptr};
+    for (const Layer& layer : decoder_.layers_) {
+        const auto& w = layer.matrices;
+        const auto settle = [&](const float* norm, std::initializer_list<const PackedMatrix*> readers) noexcept {
+            each_row(team, active.count, [&](std::int64_t i) noexcept {
+                const std::int64_t row = active.at(i);
+                if (pending) add_product(mine, i, row, post_norm);
+                kernels_.rows->rms_norm(mine.x + row * hidden, norm, hidden, shape_.rms_eps, mine.normed + i * hidden);
+                prepare_row(mine.normed + i * hidden, hidden, 0, hidden, *mine.prepared, i, readers);
+            });
+            note(thread, kRowWork);
+        };
+
+        settle(layer.vectors[kAttentionNorm], {&w[kQuery], &w[kKey], &w[kValue]});
+        float* heads = work_.heads.as<float>();
+        multiply(team, mine.prepared->view(rows, hidden, mine.normed, hidden),
+                 {{&w[kQuery], heads, heads_width_}, {&w[kKey], heads + queries_, heads_width_},
+                  {&w[kValue], heads + queries_ + keys_, heads_width_}}, scratch);
+        note(thread, kQkvProduct);
+
+        const PagedAttention job = attention_of(layer);
+        // Sixteen rows of one head are one stretch of the cache: two threads seldom write the same line of it.
+        share(team, shape_.kv_heads * rows, std::min<std::int64_t>(rows, 16), [&](std::int64_t begin, std::int64_t end) noexcept {
+            for (std::int64_t i = begin; i < end; ++i) finish_heads(layer, job, i % rows, i / rows);
+        });
+        note(thread, kHeads);
+        if (&layer == &decoder_.layers_.back()) {
+            if (step_.logit_rows == 0) return;  // the middle of a prompt: its keys and values are all that was wanted
+            active = {step_.logit_rows, step_.logit_row};
+        }
+        attend(team, layer, scratch);
+        note(thread, kAttention);
+
+        const float* attended = work_.attended.as<float>();
+        each_row(team, active.count, [&](std::int64_t i) noexcept {
+            prepare_row(attended + active.at(i) * queries_, queries_, 0, queries_, *mine.prepared, i, {&w[kAttentionOut]});
+        });
+        if (active.rows != nullptr && reads_f32(w[kAttentionOut])) {
+            share(team, active.count, 1, [&](std::int64_t i, std::int64_t) noexcept {
+                std::copy_n(attended + active.at(i) * queries_, queries_, heads + i * queries_);
+            });
+            attended = heads;  // which nobody needs any more
+        }
+        note(thread, kRowWork);
+        multiply(team, mine.prepared->view(active.count, queries_, attended, queries_),
+                 {{&w[kAttentionOut], work_.product.as<float>(), hidden}}, scratch);
+        note(thread, kOutProduct);
+        pending = true;
+        post_norm = layer.vectors[kPostAttentionNorm];
+
+        settle(layer.vectors[kFeedForwardNorm], {&w[kGate], &w[kUp]});
+        feed_forward(team, layer, mine.prepared->view(active.count, hidden, mine.normed, hidden), scratch);
+        note(thread, kFeedForward);
+        multiply(team, work_.wide.view(active.count, shape_.ff, work_.gated.as<float>(), shape_.ff),
+                 {{&w[kDown], work_.product.as<float>(), hidden}}, scratch);
+        note(thread, kDownProduct);
+        post_norm = layer.vectors[kPostFeedForwardNorm];
+    }
+    head(team, mine, post_norm, thread, scratch);
+}
+
+// Part [at, at + k) of a row of `total` values, in the forms that its readers want. `at` is a multiple of a group.
+void Pass::prepare_row(const float* row, std::int64_t k, std::int64_t at, std::int64_t total, PreparedBuffer& to,
+                       std::int64_t index, std::initializer_list<const PackedMatrix*> readers) const noexcept {
+    bool quantized = false, bf16 = false;
+    for (const PackedMatrix* reader : readers) {
+        quantized |= reads_quantized(*reader);
+        bf16 |= reads_bf16(*reader);
+    }
+    if (quantized) {
+        const std::int64_t groups = ceil_div(total, kGroup), group = index * groups + at / kGroup;
+        kernels_.quantize_row(row, k, to.q.as<std::int8_t>() + group * kGroup, to.d.as<float>() + group, to.s.as<float>() + group,
+                              to.s_half.as<float>() + 2 * group);
+    }
+    if (bf16) kernels_.round_row(row, k, to.bf16.as<std::uint16_t>() + index * ((total + 1) / 2 * 2) + at);
+}
+
+void Pass::multiply(Team& team, const PreparedRows& rows, std::initializer_list<Product> products, std::uint8_t* scratch) noexcept {
+    std::int64_t tiles = 0;
+    for (const Product& product : products) tiles += product.matrix->tiles;
+    const std::int64_t blocks = ceil_div(rows.rows, kRowBlock);
+    const std::int64_t per_task =
+        std::clamp<std::int64_t>(tiles * blocks / (kTasksPerThread * team.threads()) / 2 * 2, 2, blocks > 1 ? 8 : 32);
+    std::int64_t tasks = 0;  // of one block of rows
+    for (const Product& product : products) tasks += ceil_div(product.matrix->tiles, per_task);
+    share(team, blocks * tasks, 1, [&](std::int64_t task, std::int64_t) noexcept {
+        const std::int64_t row_begin = task / tasks * kRowBlock, row_end = std::min(row_begin + kRowBlock, rows.rows);
+        std::int64_t at = task % tasks;
+        for (const Product& product : products) {
+            const std::int64_t count = ceil_div(product.matrix->tiles, per_task);
+            if (at < count) {
+                const std::int64_t tile = at * per_task;
+                kernels_.matmul(product.matrix, &rows, row_begin, row_end, tile, std::min(tile + per_task, product.matrix->tiles),
+                                product.out, product.stride, scratch);
+                return;
+            }
+            at -= count;
+        }
+    });
+}
+
+// The residual connection, which gemma norms once more. The product, at `place`, is everybody's and stays as it is.
+void Pass::add_product(const Rows& rows, std::int64_t place, std::int64_t row, const float* post_norm) const noexcept {
+    const std::int64_t hidden = shape_.hidden;
+    const float* product = work_.product.as<float>() + place * hidden;
+    if (post_norm != nullptr) {
+        kernels_.rows->rms_norm(product, post_norm, hidden, shape_.rms_eps, rows.normed + place * hidden);
+        product = rows.normed + place * hidden;
+    }
+    kernels_.rows->add(rows.x + row * hidden, product, hidden);
+}
+
+// Biases, norms and rotation of the heads that share a kv head; its key and value go into the cache.
+void Pass::finish_heads(const Layer& layer, const PagedAttention& job, std::int64_t row, std::int64_t kv_head) const noexcept {
+    const std::int64_t dim = shape_.head_dim, group = shape_.heads / shape_.kv_heads;
+    const RotaryTable& rotary = layer.sliding ? work_.rotary_sliding : work_.rotary_everywhere;
+    const float* cos = rotary.cos(step_.positions[row]);
+    const float* sin = rotary.sin(step_.positions[row]);
+    float* all = work_.heads.as<float>() + row * heads_width_;
+    const auto bias = [&](float* heads, VectorPart part, std::int64_t first, std::int64_t count) noexcept {
+        if (layer.vectors[part] != nullptr) kernels_.rows->add(heads, layer.vectors[part] + first * dim, count * dim);
+    };
+    const auto turn = [&](float* heads, VectorPart norm, std::int64_t count) noexcept {
+        for (float* head = heads; head < heads + count * dim; head += dim) {
+            if (layer.vectors[norm] != nullptr)
+                kernels_.rows->rms_norm(head, layer.vectors[norm], dim, shape_.rms_eps, head);
+            kernels_.rows->rotate(head, cos, sin, shape_.rope_dim / 2);
+        }
+    };
+    float* query = all + kv_head * group * dim;
+    float* key = all + queries_ + kv_head * dim;
+    float* value = key + keys_;
+    bias(query, kQueryBias, kv_head * group, group);
+    bias(key, kKeyBias, kv_head, 1);
+    bias(value, kValueBias, kv_head, 1);
+    turn(query, kQueryNorm, group);
+    turn(key, kKeyNorm, 1);
+    kernels_.kv_put(&job, step_.slots[layer.group][row], kv_head, key, value);
+}
+
+void Pass::attend(Team& team, const Layer& layer, std::uint8_t* scratch) noexcept {
+    AttentionPlan& plan = layer.sliding ? work_.plan_sliding : work_.plan_everywhere;
+    const PagedAttention job = attention_of(layer);
+    share(team, plan.tasks(), 1, [&](std::int64_t task, std::int64_t) noexcept {
+        plan.run(kernels_.attention, job, task, scratch);
+    });
+    if (plan.merges() > 0)
+        share(team, plan.merges(), 1, [&](std::int64_t merge, std::int64_t) noexcept { plan.merge(job, merge); });
+}
+
+// Gate, up and activation of a few columns at a time, prepared for the product that follows while they are in cache.
+void Pass::feed_forward(Team& team, const Layer& layer, const PreparedRows& rows, std::uint8_t* scratch) noexcept {
+    const PackedMatrix &gate = layer.matrices[kGate], &up = layer.matrices[kUp], &down = layer.matrices[kDown];
+    const bool keeps_f32 = reads_f32(down);
+    const auto activate = shape_.gelu ? kernels_.rows->gelu_tanh_mul : kernels_.rows->silu_mul;
+    float* gates = reinterpret_cast<float*>(scratch);
+    constexpr std::int64_t width = kGateTiles * kTileRows;
+    float* ups = gates + kRowBlock * width;
+    std::uint8_t* rest = scratch + kGateScratchBytes;
+    const std::int64_t columns = ceil_div(gate.tiles, kGateTiles);
+    share(team, ceil_div(rows.rows, kRowBlock) * columns, 1, [&](std::int64_t task, std::int64_t) noexcept {
+        const std::int64_t row_begin = task / columns * kRowBlock, row_end = std::min(row_begin + kRowBlock, rows.rows);
+        const std::int64_t tile = task % columns * kGateTiles, tile_end = std::min(tile + kGateTiles, gate.tiles);
+        const std::int64_t column = tile * kTileRows, count = std::min(width, shape_.ff - column);
+        // A kernel addresses its output by row and column of the whole; ours begins at this block's corner.
+        kernels_.matmul(&gate, &rows, row_begin, row_end, tile, tile_end, gates - row_begin * width - column, width, rest);
+        kernels_.matmul(&up, &rows, row_begin, row_end, tile, tile_end, ups - row_begin * width - column, width, rest);
+        for (std::int64_t row = row_begin; row < row_end; ++row) {
+            float* gated = gates + (row - row_begin) * width;
+            activate(gated, ups + (row - row_begin) * width, count);
+            if (keeps_f32) std::copy_n(gated, count, work_.gated.as<float>() + row * shape_.ff + column);
+            prepare_row(gated, count, column, shape_.ff, work_.wide, row, {&down});
+        }
+    });
+}
+
+// The last norm and the head, for those rows alone whose logits are asked for.
+void Pass::head(Team& team, const Rows& mine, const float* post_norm, int thread, std::uint8_t* scratch) noexcept {
+    const std::int64_t rows = step_.logit_rows, vocab = shape_.vocab, hidden = shape_.hidden;
+    each_row(team, rows, [&](std::int64_t i) noexcept {
+        float* normed = mine.normed + i * hidden;
+        add_product(mine, i, step_.logit_row[i], post_norm);
+        kernels_.rows->rms_norm(mine.x + step_.logit_row[i] * hidden, decoder_.output_norm_, hidden, shape_.rms_eps, normed);
+        prepare_row(normed, hidden, 0, hidden, *mine.prepared, i, {&decoder_.head_});
+    });
+    note(thread, kRowWork);
+    multiply(team, mine.prepared->view(rows, hidden, mine.normed, hidden), {{&decoder_.head_, logits_, vocab}}, scratch);
+    if (shape_.logit_softcap != 0.0f) {
+        share(team, rows, 1, [&](std::int64_t row, std::int64_t) noexcept {
+            float* logits = logits_ + row * vocab;
+            for (std::int64_t i = 0; i < vocab; ++i)
+                logits[i] = shape_.logit_softcap * std::tanh(logits[i] / shape_.logit_softcap);
+        });
+    }
+    note(thread, kHeadProduct);
+}
+
+void Pass::note(int thread, Phase phase) noexcept {
+    if (thread != 0 || !decoder_.profiling_) return;
+    const auto now = std::chrono::steady_clock::now();
+    decoder_.phase_ns_[phase] += std::chrono::duration_cast<std::chrono::nanoseconds>(now - noted_).count();
+    noted_ = now;
+}
+
+void Decoder::forward(const KernelTable& kernels, const Step& step, KVCache& cache, float* logits) {
+    Pass pass(*this, kernels, step, cache, logits);
+    pass.prepare(thread_pool().threads());
+    thread_pool().together(
+        kScratchBytes,
+        [](void* job, Team& team, int thread, std::uint8_t* scratch) noexcept {
+            static_cast<Pass*>(job)->run(team, thread, scratch);
+        },
+        &pass);
+}
+
+}  // namespace taximeter

@@ -1,0 +1,41 @@
+#include "decoder/kv_cache.h"
+
+#include <limits>
+#include <new>
+#include <stdexcept>
+#include <string>
+
+namespace taximeter {
+namespace {
+
+// Products of sizes that came from outside must not wrap around.
+std::int64_t times(std::int64_t a, std::int64_t b) {
+    if (a < 0 || b < 0 || (b > 0 && a > std::numeric_limits<std::int64_t>::max() / b)) throw std::bad_alloc();
+    return a * b;
+}
+
+}  // namespace
+
+KVCache::KVCache(KVFormat format, std::int64_t kv_heads, std::int64_t head_dim, std::int64_t block_tokens,
+                 const std::vector<std::int64_t>& layers, const std::vector<std::int64_t>& blocks)
+    : format_(format), kv_heads_(kv_heads), head_dim_(head_dim), block_tokens_(block_tokens),
+      element_bytes_(format == kKVF32 ? 4 : 2) {
+    if (kv_heads < 1 || head_dim < 2 || head_dim % 2 != 0) throw std::invalid_argument("a cache needs heads of an even size");
+    if (block_tokens < 16 || block_tokens % 16 != 0)
+        throw std::invalid_argument("a block holds a multiple of 16 tokens, not " + std::to_string(block_tokens));
+    if (layers.size() != blocks.size() || layers.empty()) throw std::invalid_argument("each group of layers needs blocks");
+    layer_elements_ = times(times(2 * kv_heads, head_dim), block_tokens);
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+        if (layers[i] < 1 || blocks[i] < 1) throw std::invalid_argument("a group without layers or blocks");
+        KVGroup group{layers[i], blocks[i], times(times(layer_elements_, layers[i]), element_bytes_), {}};
+        const std::int64_t bytes = times(group.block_stride, blocks[i]);
+        group.memory = Memory(static_cast<std::size_t>(bytes), Memory::Pages::lazily);
+        groups_.push_back(std::move(group));
+    }
+}
+
+void* KVCache::layer(std::size_t group, std::int64_t layer) const noexcept {
+    return groups_[group].memory.as() + layer * layer_elements_ * element_bytes_;
+}
+
+}  // namespace taximeter

@@ -1,0 +1,138 @@
+// AVX-512 F, BW, DQ, VL and VNNI.
+#include "matmul_packed.h"
+
+#include <immintrin.h>
+#include <string.h>
+
+namespace {
+
+#include "formats_avx512.inc"
+#include "quantized_avx512.inc"
+
+// ---- float weights: every feature of 2 tiles and up to six rows is one multiply-add each
+
+constexpr int kFloatRows = 6;
+
+struct WeightsF32 {
+    static constexpr int kBytes = 64, kFeatures = 1;  // of one step: sixteen outputs × kFeatures
+    static inline void load(const uint8_t* p, __m512 (&w)[1]) { w[0] = _mm512_load_ps(p); }
+};
+struct WeightsF16 {
+    static constexpr int kBytes = 32, kFeatures = 1;
+    static inline void load(const uint8_t* p, __m512 (&w)[1]) { w[0] = load_f16(p); }
+};
+struct WeightsBF16 {
+    static constexpr int kBytes = 64, kFeatures = 2;
+    static inline void load(const uint8_t* p, __m512 (&w)[2]) {
+        const __m512i pair = _mm512_load_si512(p);
+        w[0] = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
+        w[1] = _mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32(static_cast<int>(0xffff0000U))));
+    }
+};
+
+constexpr int kFloatAheadBytes = 1024;
+
+template <class W, int R, int C>
+inline void float_block(const PackedMatrix* w, const float* x, int64_t x_stride, int64_t tile, float* y,
+                        int64_t y_stride) {
+    const uint8_t* from = w->data + tile * w->tile_bytes;
+    __m512 acc[R][C];
+    for (int r = 0; r < R; ++r)
+        for (int c = 0; c < C; ++c) acc[r][c] = _mm512_setzero_ps();
+    auto step = [&](int64_t k, int features) {
+        __m512 weights[C][W::kFeatures];
+        for (int c = 0; c < C; ++c) {
+            const uint8_t* at = from + c * w->tile_bytes + k / W::kFeatures * W::kBytes;
+            W::load(at, weights[c]);
+            _mm_prefetch(at + kFloatAheadBytes, _MM_HINT_T0);
+        }
+        for (int i = 0; i < features; ++i)
+            for (int r = 0; r < R; ++r) {
+                const __m512 value = _mm512_set1_ps(x[r * x_stride + k + i]);
+                for (int c = 0; c < C; ++c) acc[r][c] = _mm512_fmadd_ps(weights[c][i], value, acc[r][c]);
+            }
+    };
+    int64_t k = 0;
+    for (; k + W::kFeatures <= w->k; k += W::kFeatures) step(k, W::kFeatures);
+    if (k < w->k) step(k, 1);
+    for (int r = 0; r < R; ++r)
+        for (int c = 0; c < C; ++c)
+            _mm512_mask_storeu_ps(y + r * y_stride + (tile + c) * kTileRows, outputs_of(w, tile + c), acc[r][c]);
+}
+
+template <class W>
+inline void float_product(const PackedMatrix* w, const PreparedRows* x, int64_t row_begin, int64_t row_end,
+                          int64_t tile_begin, int64_t tile_end, float* y, int64_t y_stride) {
+    for (int64_t tile = tile_begin; tile < tile_end; tile += 2)
+        for (int64_t row = row_begin; row < row_end; row += kFloatRows) {
+            const float* from = x->f32 + row * x->f32_stride;
+            float* to = y + row * y_stride;
+            with_rows(smaller(row_end - row, kFloatRows), [=]<int R>() {
+                if constexpr (R <= kFloatRows) {
+                    if (tile + 2 <= tile_end)
+                        float_block<W, R, 2>(w, from, x->f32_stride, tile, to, y_stride);
+                    else
+                        float_block<W, R, 1>(w, from, x->f32_stride, tile, to, y_stride);
+                }
+            });
+        }
+}
+
+}  // namespace
+
+void matmul_packed_avx512(const PackedMatrix* w, const PreparedRows* x, int64_t row_begin, int64_t row_end,
+                          int64_t tile_begin, int64_t tile_end, float* y, int64_t y_stride, void* scratch) noexcept {
+    switch (w->format) {
+        case kPackedF32: return float_product<WeightsF32>(w, x, row_begin, row_end, tile_begin, tile_end, y, y_stride);
+        case kPackedF16: return float_product<WeightsF16>(w, x, row_begin, row_end, tile_begin, tile_end, y, y_stride);
+        case kPackedBF16:
+            return float_product<WeightsBF16>(w, x, row_begin, row_end, tile_begin, tile_end, y, y_stride);
+        default:
+            return with_format<Quantized<VnniBlock>::Body>(w->format, w, x, row_begin, row_end, tile_begin, tile_end, y,
+                                                           y_stride, static_cast<uint8_t*>(scratch));
+    }
+}
+
+void quantize_row_avx512(const float* x, int64_t k, int8_t* q, float* d, float* s, float* s_half) noexcept {
+    for (int64_t g = 0; g * kGroup < k; ++g) {
+        const int64_t left = smaller(k - g * kGroup, kGroup);
+        const uint32_t mask = static_cast<uint32_t>((uint64_t{1} << left) - 1U);
+        const __m512 a = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), x + g * kGroup);
+        const __m512 b = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask >> 16), x + g * kGroup + 16);
+        // As integers, magnitudes keep their order, and what is not a number comes last.
+        const __m512i largest =
+            _mm512_max_epi32(_mm512_castps_si512(_mm512_abs_ps(a)), _mm512_castps_si512(_mm512_abs_ps(b)));
+        const float scale =
+            _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(largest)))) / 127.0f;
+        int32_t sums[2] = {0, 0};
+        __m128i halves[2] = {_mm_setzero_si128(), _mm_setzero_si128()};
+        if (scale != 0.0f) {
+            const __m512i first = _mm512_cvtps_epi32(_mm512_div_ps(a, _mm512_set1_ps(scale)));
+            const __m512i second = _mm512_cvtps_epi32(_mm512_div_ps(b, _mm512_set1_ps(scale)));
+            halves[0] = _mm512_cvtsepi32_epi8(first);  // past a byte only where the scale is a denormal, or no number
+            halves[1] = _mm512_cvtsepi32_epi8(second);
+            sums[0] = _mm512_reduce_add_epi32(_mm512_cvtepi8_epi32(halves[0]));
+            sums[1] = _mm512_reduce_add_epi32(_mm512_cvtepi8_epi32(halves[1]));
+        }
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(q + g * kGroup), halves[0]);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(q + g * kGroup + 16), halves[1]);
+        d[g] = scale;
+        s[g] = scale * static_cast<float>(sums[0] + sums[1]);
+        for (int half = 0; half < 2; ++half) s_half[g * 2 + half] = scale * static_cast<float>(sums[half]);
+    }
+}
+
+void round_row_avx512(const float* x, int64_t k, uint16_t* out) noexcept {
+    for (int64_t i = 0; i < k; i += 16) {
+        const int64_t left = smaller(k - i, 16);
+        const __mmask16 mask = static_cast<__mmask16>((1U << left) - 1U);
+        const __m512 values = _mm512_maskz_loadu_ps(mask, x + i);
+        const __m512i bits = _mm512_castps_si512(values);
+        const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+        __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+        const __mmask16 no_number = _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q);
+        rounded = _mm512_mask_or_epi32(rounded, no_number, bits, _mm512_set1_epi32(0x400000));
+        const __mmask16 even = static_cast<__mmask16>((1U << ((left + 1) & ~int64_t{1})) - 1U);
+        _mm256_mask_storeu_epi16(out + i, even, _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
+    }
+}

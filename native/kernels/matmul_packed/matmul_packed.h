@@ -1,0 +1,58 @@
+// y = x · wᵀ for packed weights. x comes prepared, once for all matrices that read it: as int8 with a scale for every
+// group of 32 (quantized weights), or as float32 or bf16 (float weights).
+//
+// What one output is, exactly, at every level with fused multiply-add, however many rows are computed together:
+//   quantized: acc = 0; for every group g in ascending order (q6_k: every half group)
+//                  acc = fma(float(Σ code·q) · scale, d, acc);  acc = fma(minimum, s, acc)
+//              where Σ is exact in integers, d the row's scale of the group and s = d × Σ q (over the group, or half group)
+//   float:     acc = 0; for every feature in ascending order acc = fma(w, x, acc)  (bf16 units: pair by pair, as the unit
+//              rounds; within one level always the same unit)
+// So a row's result never depends on the other rows, and integer levels agree with each other bit for bit.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "packed/packed_matrix.h"
+
+// Rows of activations in the forms that kernels want; a form that no reader needs is null.
+struct PreparedRows {
+    int64_t rows, k;
+    const int8_t* q;      // rows × k_padded (k rounded up to 32, the rest zero)
+    const float* d;       // rows × k_padded / 32
+    const float* s;       // rows × k_padded / 32: d × sum of the group's q
+    const float* s_half;  // rows × k_padded / 16: d × sum of the half group's q
+    const float* f32;     // rows × f32_stride
+    int64_t f32_stride;
+    const uint16_t* bf16; // rows × bf16_stride, bf16_stride ≥ k rounded up to 2, the rest zero; where it is null, bf16 weights
+                          // meet f32 at every level: exact, and slower
+    int64_t bf16_stride;
+};
+
+// A thread's own working memory for one call, 64-byte aligned.
+enum { kMatmulPackedScratchBytes = 1 << 18 };
+
+// y[r][16·tile … ] for rows row_begin to row_end and tiles tile_begin to tile_end. y points at row 0's output 0; only outputs
+// below w->n are written. Row r lies at y + r × y_stride.
+typedef void (*MatmulPackedKernel)(const struct PackedMatrix* w, const struct PreparedRows* x, int64_t row_begin,
+                                   int64_t row_end, int64_t tile_begin, int64_t tile_end, float* y, int64_t y_stride,
+                                   void* scratch) noexcept;
+
+// One row of k floats into its int8 form: d = max|x| / 127, q = x / d rounded to nearest even (d = 0: all zero).
+// q is padded with zeros to a multiple of 32.
+typedef void (*QuantizeRowKernel)(const float* x, int64_t k, int8_t* q, float* d, float* s, float* s_half) noexcept;
+
+// One row of k floats rounded to bf16 (nearest even; not-a-number stays one), padded with a zero to an even count.
+typedef void (*RoundRowKernel)(const float* x, int64_t k, uint16_t* out) noexcept;
+
+#define TAXIMETER_MATMUL_PACKED(level)                                                                          \
+    void matmul_packed_##level(const struct PackedMatrix*, const struct PreparedRows*, int64_t, int64_t, int64_t, \
+                               int64_t, float*, int64_t, void*) noexcept;                                       \
+    void quantize_row_##level(const float*, int64_t, int8_t*, float*, float*, float*) noexcept;                 \
+    void round_row_##level(const float*, int64_t, uint16_t*) noexcept;
+TAXIMETER_MATMUL_PACKED(portable)
+TAXIMETER_MATMUL_PACKED(avx2)
+TAXIMETER_MATMUL_PACKED(avx512)
+TAXIMETER_MATMUL_PACKED(avx512_bf16)
+TAXIMETER_MATMUL_PACKED(amx)
+#undef TAXIMETER_MATMUL_PACKED

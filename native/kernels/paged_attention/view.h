@@ -1,0 +1,37 @@
+// What a kernel sees of one span's keys and values, before any arithmetic.
+#pragma once
+
+#include "paged_attention.h"
+
+namespace {
+
+constexpr int kSpan = kAttentionSpan, kChunk = kAttentionChunk, kTokens = 16, kGroups = kSpan / kTokens;
+constexpr int kRowBytes = 64;  // one step of sixteen keys: a feature in f32, a pair of them in bf16
+constexpr int kDimStride = kAttentionMaxDim + 16, kKeyStride = kChunk + 16;  // odd in cache lines, so that lines don't collide
+
+// Keys of a span: from ≤ key < to.
+struct Seen {
+    int from, to;
+};
+
+struct SpanView {
+    Seen seen;
+    const char* keys[kGroups];    // of every sixteen tokens
+    const char* values[kGroups];
+};
+
+// Copies `tokens` values of bf16 pairs, zeroing those outside from ≤ token < to.
+inline void copy_pairs(const char* values, int tokens, int from, int to, int64_t dim, char* out) {
+    for (int t = 0; t < tokens; t += 2) {
+        const bool low = t >= from && t < to, high = t + 1 >= from && t + 1 < to;
+        const uint32_t kept = (low ? 0xffffU : 0U) | (high ? 0xffff0000U : 0U);
+        for (int64_t i = 0; i < dim; ++i) {
+            uint32_t pair;
+            memcpy(&pair, values + (t / 2 * dim + i) * 4, 4);
+            pair &= kept;
+            memcpy(out + (t / 2 * dim + i) * 4, &pair, 4);
+        }
+    }
+}
+
+}  // namespace

@@ -1,0 +1,159 @@
+"""`matmul_packed`: rows of activations times a matrix that stays in its weight file's own quantized values.
+
+Owns: the products as single calls, for tests and benchmarks (the forward pass makes them itself), and the definition of
+every bit of them in numpy. Needs the native code. Refuses to know: where a matrix comes from.
+
+A quantized weight is code × scale + minimum. Activations are quantized too, 32 at a time: x ≈ d × q with
+d = max|x| / 127. With Σ exact in integers, an output is, group after group (q6_k: half group after half group),
+
+    acc = fma(float(Σ code·q) × scale, d, acc);  acc = fma(minimum, d × Σ q, acc)
+
+and for float weights, feature after feature, acc = fma(w, x, acc). So a row never depends on its batch, and levels with
+fused multiply-add agree bit for bit. Two differ: `portable` rounds product and sum one by one, and where a level
+`rounds_bf16`, bf16 weights meet activations rounded to bf16, in the pairwise order of the processor's unit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from taximeter import _native
+from taximeter.engine.kernels.contract import F32, require
+
+I8 = npt.NDArray[np.int8]
+U8 = npt.NDArray[np.uint8]
+U16 = npt.NDArray[np.uint16]
+
+PackedMatrix = _native.PackedMatrix
+
+GROUP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedRows:
+    """Activations as int8: q (rows, k rounded up to 32), d and s (rows, groups), s_half (rows, 2 × groups).
+
+    s is d × Σ q of the group, s_half that of the half group.
+    """
+
+    q: I8
+    d: F32
+    s: F32
+    s_half: F32
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedWeights:
+    """What a quantized matrix means: codes (n, k), scales and minimums (n, k / span), span being 32, or 16 for q6_k."""
+
+    codes: U8
+    scales: F32
+    minimums: F32
+
+
+def pack(kind: str, rows: U8, k: int) -> PackedMatrix:
+    """A matrix from rows (n, bytes per row) in the file's layout; `kind` is GGUF's name, for example "Q4_K".
+
+    ValueError when that is no known kind, or rows of k weights are not whole blocks of it.
+    """
+    return PackedMatrix(kind, rows, k)
+
+
+def unpack_rows(w: PackedMatrix, indices: npt.NDArray[np.int64]) -> F32:
+    """Those rows of a matrix as float32, bit for bit what dequantizing the file gives."""
+    out = np.empty((len(indices), w.k), np.float32)
+    w.unpack_rows(indices, out)
+    return out
+
+
+def matmul_packed(x: F32, w: PackedMatrix, level: str) -> F32:
+    """x @ w.T at a native level, for example `avx2`: (rows, k) × (n, k) → a new array (rows, n)."""
+    out = np.empty((len(x), w.n), np.float32)
+    _native.matmul_packed(level, w, x, out)
+    return out
+
+
+def quantize_activations(x: F32, level: str) -> QuantizedRows:
+    """What `matmul_packed` makes of x first, where weights are quantized. Every level gives the same bits."""
+    to = _room_for(x)
+    _native.quantize_activations(level, x, to.q, to.d, to.s, to.s_half)
+    return to
+
+
+def round_activations(x: F32, level: str) -> U16:
+    """x rounded to bf16, padded with a zero to an even count: what meets bf16 weights where a level `rounds_bf16`."""
+    out = np.empty((len(x), x.shape[1] + x.shape[1] % 2), np.uint16)
+    _native.round_activations(level, x, out)
+    return out
+
+
+def reference_quantize(x: F32) -> QuantizedRows:
+    """`quantize_activations` in numpy. A group that holds an infinity or not-a-number gets such a d, and any q."""
+    require("x", x, np.float32, None, None)
+    to = _room_for(x)
+    rows, groups = to.d.shape
+    padded = np.zeros((rows, groups, GROUP), np.float32)
+    padded.reshape(rows, -1)[:, : x.shape[1]] = x
+    with np.errstate(all="ignore"):
+        to.d[:] = np.abs(padded).max(axis=2) / np.float32(127)
+        d = to.d[:, :, None]
+        scaled = np.where(d == 0.0, np.float32(0), padded / d)
+        held = np.clip(np.nan_to_num(np.rint(scaled), nan=-128.0), -128, 127)  # past 127 only where d is a denormal
+        to.q[:] = held.reshape(rows, -1)
+        to.s[:] = to.d * held.sum(axis=2)
+        to.s_half[:] = np.repeat(to.d, 2, axis=1) * held.reshape(rows, 2 * groups, GROUP // 2).sum(axis=2)
+    return to
+
+
+def reference_matmul(x: F32, w: GroupedWeights, *, fused: bool = True) -> F32:
+    """`matmul_packed` for quantized weights in numpy, bit for bit. `fused` is false for the portable level."""
+    quantized = reference_quantize(x)
+    rows, (n, spans) = len(x), w.scales.shape
+    span = w.codes.shape[1] // spans
+    sums = quantized.s if span == GROUP else quantized.s_half
+    acc = np.zeros((rows, n), np.float32)
+    for i in range(spans):
+        part = slice(i * span, (i + 1) * span)
+        products = quantized.q[:, part].astype(np.float64) @ w.codes[:, part].T.astype(np.float64)  # exact
+        d = quantized.d[:, i * span // GROUP, None]
+        acc = _fma(products.astype(np.float32) * w.scales[:, i], d, acc, fused)
+        acc = _fma(w.minimums[:, i], sums[:, i, None], acc, fused)
+    return acc
+
+
+def reference_float_matmul(x: F32, w: F32, *, fused: bool = True) -> F32:
+    """`matmul_packed` for float weights in numpy, bit for bit but where a level `rounds_bf16`."""
+    require("x", x, np.float32, None, None)
+    require("w", w, np.float32, None, x.shape[1])
+    acc = np.zeros((len(x), len(w)), np.float32)
+    for i in range(x.shape[1]):
+        acc = _fma(w[:, i], x[:, i, None], acc, fused)
+    return acc
+
+
+def _fma(a: F32, b: F32, c: F32, fused: bool) -> F32:
+    """a × b + c rounded once. Products of two float32 are exact in float64; their sum with c is rounded to odd there,
+    which leaves the second rounding as good as a first."""
+    if not fused:
+        return a * b + c
+    product, addend = a.astype(np.float64) * b, c.astype(np.float64)
+    total = product + addend
+    back = total - product
+    lost = (product - (total - back)) + (addend - back)
+    bits = total.view(np.int64)
+    even = (lost != 0.0) & (bits & 1 == 0)
+    bits += np.where(even, np.where((lost > 0.0) == (total > 0.0), 1, -1), 0)
+    return total.astype(np.float32)
+
+
+def _room_for(x: F32) -> QuantizedRows:
+    rows, groups = len(x), -(-x.shape[1] // GROUP)
+    return QuantizedRows(
+        q=np.empty((rows, groups * GROUP), np.int8),
+        d=np.empty((rows, groups), np.float32),
+        s=np.empty((rows, groups), np.float32),
+        s_half=np.empty((rows, 2 * groups), np.float32),
+    )

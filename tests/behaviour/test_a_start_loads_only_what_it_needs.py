@@ -1,0 +1,60 @@
+"""What a server starts with is what its first answer needs: everything else can wait, and the answer cannot."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.engine_harness import TINY_LLAMA
+
+# For migrations, published prices, prescribed forms, hubs and terminals; and what comes along with some of them.
+LATER = (
+    "alembic",
+    "genai_prices",
+    "llguidance",
+    "huggingface_hub",
+    "rich",
+    "pydantic",
+    "sqlalchemy.dialects.postgresql",
+)
+
+OPEN_A_HOUSE = f"""
+import sys
+from taximeter.cli import main
+from taximeter.serve import House
+from taximeter.settings import Settings
+
+House.open(Settings.load(), [{str(TINY_LLAMA)!r}]).ledger.close()
+print(*(name for name in {LATER!r} if name in sys.modules))
+"""
+
+
+def start(home: Path, code: str = OPEN_A_HOUSE) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "TAXIMETER_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_only_the_very_first_start_migrates(tmp_path: Path) -> None:
+    """A new ledger takes Alembic; one that is as it should be takes nothing that can be done without."""
+    assert "alembic" in start(tmp_path).stdout.split()
+    again = start(tmp_path)
+    assert (again.stdout.split(), again.stderr) == ([], "")
+
+
+@pytest.mark.parametrize("prices", ["[[price]]\nmodel = 7\n", "this is not TOML"])
+def test_a_mistake_in_the_users_prices_is_still_told_at_the_start(tmp_path: Path, prices: str) -> None:
+    """Prices are loaded late where nobody asks for any, but not where somebody wrote some down."""
+    (tmp_path / "prices.toml").write_text(prices)
+    started = start(tmp_path)
+    assert started.returncode == 1
+    assert "ConfigError" in started.stderr
+    assert "prices.toml" in started.stderr

@@ -1,0 +1,175 @@
+"""The native pass as one call: what it refuses, and that a step's rows know nothing of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from taximeter.engine import kernels
+from taximeter.engine.models import Batch, KVMemory, Model, load_model
+from taximeter.engine.models.decoder import F32
+from taximeter.engine.models.layer_groups import layer_groups
+from taximeter.engine.weights import open_checkpoint
+from tests.engine_harness import GOLDEN, TINY_LLAMA, all_logits, loaded
+
+NATIVE = [name for name in kernels.levels() if name.startswith("native:")]
+BLOCK_TOKENS = 16
+pytestmark = pytest.mark.skipif(not NATIVE, reason="the native code was not built (no compiler)")
+
+
+@pytest.fixture(params=NATIVE)
+def level(request: pytest.FixtureRequest) -> Iterator[str]:
+    with kernels.use_level(request.param):
+        yield request.param
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Tokens of one sequence for one step."""
+
+    tokens: list[int]
+    start: int
+    blocks: list[int]
+
+
+def batch_of(model: Model, pieces: list[Piece]) -> Batch:
+    groups = len(layer_groups(model.config))
+    tables = np.full((len(pieces), max(len(piece.blocks) for piece in pieces)), -1, np.int32)
+    for row, piece in enumerate(pieces):
+        tables[row, : len(piece.blocks)] = piece.blocks
+    positions = np.concatenate(
+        [np.arange(piece.start, piece.start + len(piece.tokens), dtype=np.int32) for piece in pieces]
+    )
+    row_seq = np.repeat(np.arange(len(pieces), dtype=np.int32), [len(piece.tokens) for piece in pieces])
+    slots = tables[row_seq, positions // BLOCK_TOKENS].astype(np.int64) * BLOCK_TOKENS + positions % BLOCK_TOKENS
+    return Batch(
+        token_ids=np.concatenate([np.array(piece.tokens, np.int64) for piece in pieces]),
+        positions=positions,
+        row_seq=row_seq,
+        slots=(slots,) * groups,
+        block_tables=(tables,) * groups,
+        logit_rows=np.cumsum([len(piece.tokens) for piece in pieces], dtype=np.int64) - 1,
+    )
+
+
+def memory_of(model: Model, blocks: int = 32) -> KVMemory:
+    groups = len(layer_groups(model.config))
+    return KVMemory(model.config, blocks=(blocks,) * groups, block_tokens=BLOCK_TOKENS, kv_format="bf16")
+
+
+@pytest.mark.parametrize(
+    "form", [TINY_LLAMA, GOLDEN / "tiny_gemma3", GOLDEN / "tiny_qwen2"], ids=lambda form: form.name
+)
+def test_a_mixed_step_equals_its_parts_bit_for_bit(form: Path, level: str) -> None:
+    """Two prompts at different places and a decode, together and alone, in other blocks: the same bits."""
+    model = loaded(form)[0]
+    vocabulary = model.config.vocab_size
+    long, short = ([int(token) % vocabulary for token in range(7, 7 + count)] for count in (45, 18))
+    alone: list[F32] = []
+    for tokens, blocks in ((long, [0, 1, 2]), (short, [3, 4])):
+        memory = memory_of(model)
+        for start in range(0, len(tokens), 16):
+            one = Piece(tokens[start : start + 16], start, blocks)
+            logits = model.forward(batch_of(model, [one]), memory)
+        alone.append(logits[0].copy())
+    memory = memory_of(model)
+    elsewhere, there = [9, 5, 30], [17, 2]
+    model.forward(batch_of(model, [Piece(long[:33], 0, elsewhere)]), memory)
+    model.forward(batch_of(model, [Piece(long[33:44], 33, elsewhere), Piece(short[:3], 0, there)]), memory)
+    together = model.forward(batch_of(model, [Piece(long[44:], 44, elsewhere), Piece(short[3:], 3, there)]), memory)
+    np.testing.assert_array_equal(together, np.stack(alone), err_msg=level)
+
+
+@pytest.mark.parametrize("threads", [1, 3, 8])
+def test_the_number_of_threads_changes_no_bit(level: str, threads: int) -> None:
+    """More threads than processors included."""
+    model = loaded(GOLDEN / "tiny_gemma3")[0]
+    tokens = list(range(5, 75))
+    before = kernels.threads()
+    expected = all_logits(model, tokens)
+    try:
+        kernels.set_threads(threads)
+        np.testing.assert_array_equal(all_logits(model, tokens, chunk=9), expected, err_msg=level)
+    finally:
+        kernels.set_threads(before)
+
+
+@pytest.mark.parametrize("weights", ["int8", "bf16", "f32"])
+def test_weights_made_at_load_stay_close(weights: str, level: str) -> None:
+    """Quantizing a float checkpoint at load is a choice; its logits move by what the format costs and no more."""
+    tokens = list(range(5, 60))
+    exact = all_logits(loaded(TINY_LLAMA)[0], tokens)
+    made = all_logits(load_model(open_checkpoint(TINY_LLAMA), weights=weights), tokens)  # type: ignore[arg-type]
+    moved = float(np.sqrt(np.mean((made - exact) ** 2) / np.mean(exact**2)))
+    assert moved < {"int8": 0.08, "bf16": 0.03, "f32": 1e-5}[weights], level
+    if weights == "int8":
+        assert np.abs(made - exact).max() > 0, "nothing was quantized"
+
+
+NONSENSE: dict[str, tuple[Callable[[Batch], Batch], str]] = {
+    "a token beyond the vocabulary": (lambda b: replace(b, token_ids=b.token_ids + 1_000_000), "vocabulary"),
+    "a token below zero": (lambda b: replace(b, token_ids=b.token_ids - 1_000_000), "vocabulary"),
+    "a block that is not there": (lambda b: replace(b, block_tables=(b.block_tables[0] + 32,)), "block"),
+    "a block below zero": (lambda b: replace(b, block_tables=(b.block_tables[0] - 32,)), "block"),
+    "a slot that is not there": (lambda b: replace(b, slots=(b.slots[0] + 32 * BLOCK_TOKENS,)), "slot"),
+    "a slot below zero": (lambda b: replace(b, slots=(b.slots[0] - 32 * BLOCK_TOKENS,)), "slot"),
+    "a position past the table": (lambda b: replace(b, positions=b.positions + np.int32(64)), "position"),
+    "a position below zero": (lambda b: replace(b, positions=b.positions - np.int32(8)), "position"),
+    "positions that fall": (lambda b: replace(b, positions=b.positions[::-1].copy()), "sorted"),
+    "a sequence without a table": (lambda b: replace(b, row_seq=b.row_seq + np.int32(1)), "sequence"),
+    "a logit row that is not there": (lambda b: replace(b, logit_rows=b.logit_rows + 99), "logit_rows"),
+    "the same logit row twice": (lambda b: replace(b, logit_rows=np.repeat(b.logit_rows, 2)), "logit_rows"),
+    "positions of another type": (lambda b: replace(b, positions=b.positions.astype(np.int64)), "dtype"),
+    "too few slots": (lambda b: replace(b, slots=(b.slots[0][:-1],)), "slots"),
+    "no table": (lambda b: replace(b, block_tables=()), "group"),
+}
+
+
+@pytest.mark.parametrize("case", NONSENSE, ids=str)
+def test_nonsense_is_refused_before_memory_is_touched(case: str) -> None:
+    """Every index that the pass would follow is checked, and the next good step is none the worse."""
+    change, said = NONSENSE[case]
+    model = loaded(TINY_LLAMA)[0]
+    with kernels.use_level(NATIVE[-1]):
+        memory = memory_of(model)
+        good = batch_of(model, [Piece(list(range(5, 25)), 0, [3, 1])])
+        expected = model.forward(good, memory).copy()
+        with pytest.raises(ValueError, match=said):
+            model.forward(change(good), memory)
+        np.testing.assert_array_equal(model.forward(good, memory), expected)
+
+
+def test_a_cache_of_another_model_is_refused() -> None:
+    """Its layout would be read wrongly."""
+    with kernels.use_level(NATIVE[-1]):
+        model, other = loaded(TINY_LLAMA)[0], loaded(GOLDEN / "tiny_gemma3")[0]
+        batch = batch_of(model, [Piece([5, 6, 7], 0, [0])])
+        with pytest.raises(ValueError, match="another model"):
+            model.forward(batch, memory_of(other))
+
+
+@pytest.mark.parametrize("block_tokens", [0, 8, 17, -16])
+def test_blocks_the_layout_cannot_have_are_refused(block_tokens: int) -> None:
+    """Sixteen keys are one vector."""
+    with kernels.use_level(NATIVE[-1]), pytest.raises((ValueError, MemoryError)):
+        KVMemory(loaded(TINY_LLAMA)[0].config, blocks=(4,), block_tokens=block_tokens)
+
+
+def test_an_empty_step_gives_no_logits() -> None:
+    """Nothing to do is done."""
+    model = loaded(TINY_LLAMA)[0]
+    with kernels.use_level(NATIVE[-1]):
+        good = batch_of(model, [Piece([5], 0, [0])])
+        empty = replace(
+            good,
+            token_ids=good.token_ids[:0],
+            positions=good.positions[:0],
+            row_seq=good.row_seq[:0],
+            slots=(good.slots[0][:0],),
+            logit_rows=good.logit_rows[:0],
+        )
+        assert model.forward(empty, memory_of(model)).shape == (0, model.config.vocab_size)
