@@ -1,0 +1,91 @@
+"""Taximeter beside llama.cpp, OpenVINO GenAI and vLLM on this machine, in one run.
+
+    python bench/engines.py [--models smollm2,gemma3] [--rounds 5] [--only taximeter,llamacpp-q4_0] [--json PATH]
+
+In each round every engine is started afresh, asked everything and stopped; rounds go through the engines forwards and
+backwards by turns, because a machine drifts. Before each, the machine's own limits are taken. Figures are medians over
+rounds. Prompts are the same token ids for everyone, answers greedy and of fixed length; a point whose token counts the
+server does not confirm is void. Peers are not installed by this: bench/peers/README.md says how; who is missing is
+named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from engines_lab.contestants import Places, contestants, slug
+from engines_lab.measures import MEASURES
+from engines_lab.options import add_common_options, end_on_signal, place, words
+from engines_lab.report import Report
+from engines_lab.rounds import Run, measure_rounds
+from rich.console import Console
+
+from taximeter.engine.model_store import ModelStore
+from taximeter.settings import Settings
+
+PACKAGED = {"smollm2": "smollm2-135m-instruct", "gemma3": "gemma3-270m"}
+
+
+def main() -> None:
+    """Measure, print, write."""
+    signal.signal(signal.SIGTERM, end_on_signal)
+    options = _options()
+    store = ModelStore(Settings.load().models_dir)
+    with tempfile.TemporaryDirectory() as scratch:
+        places = Places(
+            packaged={model: store.resolve(PACKAGED[model]) for model in options.models},
+            peer_models=options.peer_models,
+            scratch=options.logs or Path(scratch),
+            llama_bin=options.llama_bin,
+            openvino_python=options.openvino_python,
+            vllm_bin=options.vllm_bin,
+            threads=options.threads,
+        )
+        measures = [m for m in MEASURES if _is_wanted(m.key, options.measures) and (m.quick or not options.quick)]
+        report = Report(options.json, rounds=options.rounds, threads=options.threads)
+        for model in options.models:
+            wanted = [c for c in contestants(places, model) if _is_wanted(slug(c.label), options.only)]
+            absent = {c.label: reason for c in wanted if (reason := c.missing(model))}
+            present = [c for c in wanted if c.label not in absent]
+            run = Run(model=model, places=places, contestants=present, measures=measures, seed=options.seed)
+            report.begin(run, absent)
+            asyncio.run(measure_rounds(run, options.rounds, report))
+            Console().print(report.tables(model))
+    if options.json:
+        print(f"written to {options.json}", file=sys.stderr)
+
+
+def _is_wanted(key: str, given: list[str] | None) -> bool:
+    """Whether one of the given words begins it; all are wanted when nothing is given."""
+    return given is None or any(key.startswith(word) for word in given)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=words, default=list(PACKAGED), help=f"of {','.join(PACKAGED)}")
+    parser.add_argument("--only", type=words, help="engines, by the beginnings of names such as llamacpp-q4_0")
+    parser.add_argument("--measures", type=words, help=f"of {','.join(m.key for m in MEASURES)}, or beginnings of them")
+    parser.add_argument("--quick", action="store_true", help="one round of fewer measures: a look, not a result")
+    parser.add_argument(
+        "--peer-models",
+        type=Path,
+        metavar="FOLDER",
+        default=place("TAXIMETER_BENCH_PEER_MODELS") or Settings.load().models_dir.with_name("peer-models"),
+        help="what bench/peers/prepare.py made (TAXIMETER_BENCH_PEER_MODELS)",
+    )
+    add_common_options(parser)
+    options = parser.parse_args()
+    if unknown := set(options.models) - set(PACKAGED):
+        parser.error(f"no such model: {', '.join(sorted(unknown))}")
+    if options.quick:
+        options.rounds = 1
+    return options
+
+
+if __name__ == "__main__":
+    main()
