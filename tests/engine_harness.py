@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -173,6 +173,9 @@ class Gated:
         self.started = threading.Event()
         self.broken = False
         self._model = model
+
+    def profile_ns(self) -> Mapping[str, int]:
+        return self._model.profile_ns()
 
     def forward(self, batch: Batch, kv: KVMemory) -> F32:
         self.started.set()

@@ -29,7 +29,9 @@ KVCache::KVCache(KVFormat format, std::int64_t kv_heads, std::int64_t head_dim, 
         if (layers[i] < 1 || blocks[i] < 1) throw std::invalid_argument("a group without layers or blocks");
         KVGroup group{layers[i], blocks[i], times(times(layer_elements_, layers[i]), element_bytes_), {}};
         const std::int64_t bytes = times(group.block_stride, blocks[i]);
-        group.memory = Memory(static_cast<std::size_t>(bytes), Memory::Pages::lazily);
+        // Blocks are taken in order and hold all layers, so what is touched is one stretch, and attention reads it in pieces of
+        // a few kilobytes: with small pages, each piece would wait for the address cache first.
+        group.memory = Memory(static_cast<std::size_t>(bytes), Memory::Pages::huge);
         groups_.push_back(std::move(group));
     }
 }

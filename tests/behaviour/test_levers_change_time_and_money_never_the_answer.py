@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from taximeter.engine.core import EngineOptions
+from taximeter.engine.kv_cache import BLOCK_TOKENS
 from taximeter.records import Work
 from tests.engine_harness import add, core_of, drain, loaded, preempt_youngest
 
@@ -96,7 +97,7 @@ def test_a_second_identical_prompt_is_read_from_the_cache(smollm2_path: Path) ->
     drain(core)
     second = add(core, "b", prompt, ANSWER_TOKENS)
     drain(core)
-    hit = (len(prompt) - 1) // 16 * 16
+    hit = (len(prompt) - 1) // BLOCK_TOKENS * BLOCK_TOKENS
     assert second.tokens() == first.tokens()
     assert first.served.usage.input_cache_read_tokens == 0
     assert second.served.usage.input_cache_read_tokens == hit > 0

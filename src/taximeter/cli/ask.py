@@ -7,7 +7,7 @@ opens: the same engine, the same relay, the same ledger.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -68,6 +68,7 @@ def ask(
     weights: WeightsOption = None,
     kv_format: KVFormatOption = None,
     threads: ThreadsOption = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Show where the passes' time went.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Ask a model, and print its answer and the receipt."""
@@ -102,12 +103,15 @@ def ask(
     import asyncio  # noqa: PLC0415  # as in `main`: --help stays fast
 
     text: list[str] = []
-    house = _open(settings)
+    house = _open(settings, profile=profile)
     if not as_json:
         _say_if_slow()
     receipt = asyncio.run(_ask(house, to_request, text.append if as_json else _Printer()))
     if as_json:
-        print_json({"text": "".join(text), "receipt": receipt})
+        spent = {"profile_ns": dict(house.profile_ns())} if profile else {}
+        print_json({"text": "".join(text), "receipt": receipt, **spent})
+    elif profile:
+        _print_profile(house.profile_ns())
 
 
 async def _ask(
@@ -130,12 +134,29 @@ async def _ask(
         await house.aclose()
 
 
-def _open(settings: Settings) -> House:
+def _print_profile(spent_ns: Mapping[str, int]) -> None:
+    from rich.table import Table  # noqa: PLC0415  # as in `console`
+
+    total_ns = sum(spent_ns.values())
+    if not total_ns:
+        out().print("\nThe reference path does not count where its time goes.")
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    table.add_column("all passes")
+    table.add_column("ms", justify="right")
+    table.add_column("share", justify="right")
+    for work, ns in sorted(spent_ns.items(), key=lambda item: -item[1]):
+        table.add_row(work, f"{ns / 1e6:,.1f}", f"{ns / total_ns:.0%}")
+    out().print()
+    out().print(table)
+
+
+def _open(settings: Settings, *, profile: bool) -> House:
     # The whole engine: a second that --help and mistyped flags need not wait for.
     from taximeter.serve import House  # noqa: PLC0415
 
     with waiting(f"loading {settings.model}"):
-        return House.open(settings)
+        return House.open(settings, profile=profile)
 
 
 def _say_if_slow() -> None:

@@ -16,6 +16,7 @@ import logging
 import math
 import queue
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -187,7 +188,7 @@ class EmbeddedBackend:
                 template = vocabulary.chat_template
                 cores[name] = EngineCore(
                     name=name,
-                    model=load_model(checkpoint, weights=options.weights),
+                    model=load_model(checkpoint, weights=options.weights, profile=options.profile),
                     tokenizer=tokenizer,
                     chat_template=None if template is None else ChatTemplate(template, tokenizer),
                     options=options,
@@ -239,6 +240,13 @@ class EmbeddedBackend:
         """Up to the end of the last step."""
         busy_ns = sum(core.busy_ns for core in self._cores.values())
         return MachineTime(wall_ns=self._clock.monotonic_ns() - self._started_ns, busy_ns=busy_ns)
+
+    def profile_ns(self) -> Mapping[str, int]:
+        """Nanoseconds of all passes by kind of work, if `EngineOptions.profile` asked for them; else nothing."""
+        total: Counter[str] = Counter()
+        for core in self._cores.values():
+            total.update(core.profile_ns())
+        return total
 
     async def aclose(self) -> None:
         """Cancel what is in flight, whose answers end with `Served`, and stop the thread."""

@@ -7,7 +7,7 @@ know: threads and event loops (`backend` has them), HTTP, money. Everything here
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -57,8 +57,9 @@ class EngineOptions:
     """`step_tokens` is the token budget of a step, None for no limit. `kv_cache_tokens` None picks room for one
     context of the model, and at least 16,384 tokens, as far as a quarter of the machine's memory goes. `threads` None
     leaves the kernels all of the machine. `weights` None keeps the weights as their file has them; another format
-    is made of them at load. `kv_format` is that of the KV cache; the reference path has neither choice. `limits` are
-    the machine's, for receipts to say what share of them was used.
+    is made of them at load. `kv_format` is that of the KV cache; the reference path has neither choice. With
+    `profile` passes count where their time goes. `limits` are the machine's, for receipts to say what share of them was
+    used.
     """
 
     step_tokens: int | None = 512
@@ -70,6 +71,7 @@ class EngineOptions:
     threads: int | None = None
     weights: WeightFormat | None = None
     kv_format: KVFormat = "bf16"
+    profile: bool = False
     limits: KnownLimits = NOT_TOLD
 
 
@@ -122,6 +124,7 @@ class EngineCore:
         self.kv = KVCacheManager(sizes, block_tokens=options.block_tokens, prefix_caching=options.prefix_caching)
         self._room_tokens = min(self.kv.capacity_tokens(step_tokens), max(tokens, MOST_TOKENS))
         self.scheduler = Scheduler(self.kv, step_tokens=options.step_tokens, max_running=options.max_running)
+        self._model = model
         try:
             self._runner = ModelRunner(
                 model,
@@ -319,6 +322,10 @@ class EngineCore:
         for sequence, pick, piece in written:
             self._active[sequence.request_id].events.append(self._tokens_event(sequence, pick, piece, ended_ns))
         self._close_step(plan, ended_ns)
+
+    def profile_ns(self) -> Mapping[str, int]:
+        """See `Model.profile_ns`."""
+        return self._model.profile_ns()
 
     def audit(self) -> PoolCensus:
         """Check the KV memory against everybody who holds a block of it. Raises InvariantBroken."""

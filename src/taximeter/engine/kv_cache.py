@@ -29,7 +29,7 @@ from struct import pack
 from taximeter.engine.request_state import HOLE, SequenceState
 from taximeter.errors import InvariantBroken
 
-BLOCK_TOKENS = 16
+BLOCK_TOKENS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

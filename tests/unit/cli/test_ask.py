@@ -84,6 +84,16 @@ def test_a_model_in_a_strange_folder_answers(taximeter_home: Path, tmp_path: Pat
     assert code == 0, error
 
 
+def test_a_profile_says_where_the_passes_went(taximeter_home: Path, smollm2_path: Path) -> None:
+    """By kind of work, all of them together less than the machine's time on the receipt."""
+    printed = json.loads(run("ask", "Hello", "--max-tokens", "4", "--profile", "--json")[1])
+    spent_ns = printed["profile_ns"]
+    assert {"attention", "head", "gate and up"} <= spent_ns.keys()
+    assert all(ns > 0 for ns in spent_ns.values())
+    assert sum(spent_ns.values()) < printed["receipt"]["work"]["compute_ns"]
+    assert "gate and up" in run("ask", "Hello", "--max-tokens", "4", "--profile")[1]
+
+
 def test_an_answer_repeats_by_default(taximeter_home: Path, smollm2_path: Path) -> None:
     """The default model, by its name and greedily: the same words from stdin as from the argument."""
     first = json.loads(run("ask", "What is the capital of Japan?", "--json")[1])

@@ -9,6 +9,7 @@ import pytest
 
 from taximeter.clock import FakeClock
 from taximeter.engine.core import EngineCore, EngineOptions
+from taximeter.engine.kv_cache import BLOCK_TOKENS
 from taximeter.engine.models import Model
 from taximeter.engine.weights import ModelConfig
 from taximeter.errors import ConfigError, PromptTooLong, RequestError
@@ -234,7 +235,7 @@ def test_a_context_length_is_no_reason_to_allocate_it() -> None:
         options=EngineOptions(),
         clock=FakeClock(),
     )
-    assert core.limit_tokens == core.kv.pools[0].blocks * 16 <= 1 << 20
+    assert core.limit_tokens == core.kv.pools[0].blocks * BLOCK_TOKENS <= 1 << 20
 
 
 def test_a_cache_that_does_not_fit_says_which_setting() -> None:

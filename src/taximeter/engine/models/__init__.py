@@ -7,6 +7,7 @@ reference. Refuses to know: files, requests, and which tokens are drawn from the
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
@@ -61,6 +62,10 @@ class Model(Protocol):
         """In which numbers most of the weights are multiplied, where the processor has units for them."""
         ...
 
+    def profile_ns(self) -> Mapping[str, int]:
+        """Nanoseconds of all passes by kind of work, if the model was loaded to count them; else nothing."""
+        ...
+
     def forward(self, batch: Batch, kv: KVMemory) -> F32:
         """Compute all rows, write their keys and values, and return logits (logit rows, vocabulary).
 
@@ -73,8 +78,9 @@ class Model(Protocol):
 class LoadedModel:
     """A checkpoint whose weights are read when the first pass needs them, in the form that its arithmetic wants."""
 
-    def __init__(self, checkpoint: Checkpoint, weights: WeightFormat | None) -> None:
+    def __init__(self, checkpoint: Checkpoint, weights: WeightFormat | None, *, profile: bool) -> None:
         self.config = checkpoint.config
+        self._profile = profile
         self._checkpoint = checkpoint
         self._weights: WeightFormat | None = weights
 
@@ -87,6 +93,10 @@ class LoadedModel:
     @property
     def arithmetic(self) -> Arithmetic:
         return "f32" if kernels.native_level() is None else self._native.arithmetic
+
+    def profile_ns(self) -> Mapping[str, int]:
+        """See `Model.profile_ns`. The reference does not count."""
+        return self._native.profile_ns() if self._profile and kernels.native_level() is not None else {}
 
     def forward(self, batch: Batch, kv: KVMemory) -> F32:
         """See `Model.forward`."""
@@ -107,14 +117,15 @@ class LoadedModel:
     def _native(self) -> NativeDecoder:
         native = importlib.import_module("taximeter.engine.models.native")
         try:
-            return native.NativeDecoder(self._checkpoint, self._weights)
+            return native.NativeDecoder(self._checkpoint, self._weights, profile=self._profile)
         except ValueError as error:
             raise ModelFileError(f"{self._checkpoint.path.name} cannot be computed here: {error}") from error
 
 
-def load_model(checkpoint: Checkpoint, *, weights: WeightFormat | None = None) -> Model:
+def load_model(checkpoint: Checkpoint, *, weights: WeightFormat | None = None, profile: bool = False) -> Model:
     """Read a checkpoint's weights into a model that computes what its config describes: as the file has them, or in
-    another format (which the reference path does not do). Raises ModelFileError."""
-    model = LoadedModel(checkpoint, weights)
+    another format (which the reference path does not do). With `profile` it counts where its time goes. Raises
+    ModelFileError."""
+    model = LoadedModel(checkpoint, weights, profile=profile)
     model.read()
     return model

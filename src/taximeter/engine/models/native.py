@@ -30,7 +30,7 @@ _ROWS_AT_A_TIME = 4096  # float32 rows in memory while weights are quantized
 class NativeDecoder:
     """See `Model`. Packs everything at construction, on all threads of the kernels."""
 
-    def __init__(self, checkpoint: Checkpoint, weights: WeightFormat | None) -> None:
+    def __init__(self, checkpoint: Checkpoint, weights: WeightFormat | None, *, profile: bool = False) -> None:
         self.config = config = checkpoint.config
         # Who asks for bf16 weights gets bf16 units, which round activations; a file's own are computed exactly.
         self._decoder = _empty(config, bf16_units=weights == "bf16")
@@ -56,12 +56,17 @@ class NativeDecoder:
                 if part.removesuffix(".weight") not in _MATRICES:
                     self._decoder.set_vector(layer, part, checkpoint.tensor(f"{prefix}{part}"))
         self._decoder.finish()
+        self._decoder.profile(profile)
         [(most, _)] = weights_by_kind.most_common(1)
         self.arithmetic: Arithmetic = "int8" if most.startswith("Q") else "bf16" if weights == "bf16" else "f32"
 
     @property
     def weight_bytes_per_pass(self) -> int:
         return self._decoder.pass_bytes
+
+    def profile_ns(self) -> Mapping[str, int]:
+        """See `Model.profile_ns`."""
+        return self._decoder.phases
 
     def forward(self, batch: Batch, kv: KVMemory, level: str) -> F32:
         """One step at one native level, for example `avx2`. See `Model.forward`."""
