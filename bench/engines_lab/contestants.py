@@ -133,8 +133,8 @@ class LlamaCpp:
         port, threads = _free_port(), str(self.places.threads)
         command = [str(self._program), "-m", str(self._file(model)), "--host", "127.0.0.1", "--port", str(port)]
         command += ["-t", threads, "-tb", threads, "-np", str(streams), "-c", str(context), "-fa", "on"]
-        # A cache of its own for each stream, none of prompts in host memory, and no mapped file, which could not be in
-        # huge pages: each was faster.
+        # A cache of its own for each stream and none of prompts in host memory: faster on another machine, not compared
+        # on this one. No mapped file, which could not be in huge pages.
         command += ["--no-kv-unified", "-cram", "0", "-lm", "none"]
         environment = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
         plain_greedy = {"samplers": ["top_k"], "top_k": 1}
