@@ -39,6 +39,7 @@ struct InTiles : RoundedWeights {
             config.row_bytes[tile] = 64;
             config.rows[tile] = static_cast<uint8_t>(tile < 6 ? rows : 16);
         }
+        settle();
         _tile_loadconfig(&config);
     }
     static void end() { _tile_release(); }
@@ -181,7 +182,7 @@ private:
         _tile_zero(2);
         _tile_zero(3);
     }
-    // Tile loads are assembly that does not tell the compiler which memory it reads: everything must have been written.
+    // Tile loads, and that of their shapes, do not tell the compiler which memory they read: all must have been written.
     static void settle() { __asm__ volatile("" ::: "memory"); }
 };
 

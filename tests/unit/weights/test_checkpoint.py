@@ -13,20 +13,9 @@ import pytest
 from taximeter.engine.weights import RawTensor, open_checkpoint
 from taximeter.engine.weights.config import tensor_shapes
 from taximeter.errors import ModelFileError
+from tests.engine_harness import GOLDEN, TINY_MODELS
 
-GOLDEN = Path(__file__).parents[2] / "golden"
-tiny_models = pytest.mark.parametrize(
-    "name",
-    [
-        "tiny_llama",
-        "tiny_llama_untied",
-        "tiny_llama3_rope",
-        "tiny_gemma3",
-        "tiny_mistral",
-        "tiny_qwen2",
-        "tiny_qwen3",
-    ],
-)
+tiny_models = pytest.mark.parametrize("name", [folder.name for folder in TINY_MODELS])
 
 
 @tiny_models
