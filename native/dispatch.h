@@ -8,11 +8,15 @@
 
 namespace taximeter {
 
+// Which weights a level has bf16 units for.
+enum class Bf16Units { none, bf16_weights, bf16_and_quantized_weights };
+
 struct KernelTable {
     MatmulPackedKernel matmul;
+    Bf16Units bf16_units;
+    MatmulPackedKernel matmul_bf16;  // null where there are no units
     QuantizeRowKernel quantize_row;
     RoundRowKernel round_row;
-    bool rounds_bf16;  // bf16 weights are multiplied with activations rounded to bf16, in units made for it
     AttentionSpanKernel attention;
     KVPutKernel kv_put;
     const ElementwiseKernels* rows;

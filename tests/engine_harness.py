@@ -167,7 +167,7 @@ class Gated:
     def __init__(self, model: Model) -> None:
         self.config = model.config
         self.weight_bytes_per_pass = model.weight_bytes_per_pass
-        self.arithmetic = model.arithmetic
+        self.arithmetic, self.tells_prompts_apart = model.arithmetic, model.tells_prompts_apart
         self.gate = threading.Event()
         self.gate.set()
         self.started = threading.Event()

@@ -100,7 +100,7 @@ public:
 
     void forward(const std::string& level, KVCache& cache, const Input& token_ids, const Input& positions, const Input& row_seq,
                  const std::vector<Input>& slots, const std::vector<Input>& block_tables, const Input& logit_rows,
-                 const Output& logits) {
+                 const Output& logits, std::int64_t generated_rows) {
         if (!decoder_.finished()) refuse("the decoder has not been finished");
         const DecoderShape& shape = decoder_.shape();
         if (cache.kv_heads() != shape.kv_heads || cache.head_dim() != shape.head_dim || cache.groups().size() != decoder_.groups())
@@ -110,6 +110,8 @@ public:
         Step step{};
         step.token_ids = checked<const std::int64_t>("token_ids", token_ids, {kAny});
         step.rows = size(token_ids, 0);
+        if (generated_rows < 0 || generated_rows > step.rows) refuse("generated_rows is not a number of rows");
+        step.generated_rows = generated_rows;
         step.positions = checked<const std::int32_t>("positions", positions, {step.rows});
         step.row_seq = checked<const std::int32_t>("row_seq", row_seq, {step.rows});
         step.logit_row = checked<const std::int64_t>("logit_rows", logit_rows, {kAny});
@@ -187,7 +189,7 @@ void bind_decoder(nb::module_& m) {
         .def("finish", &BoundDecoder::finish)
         .def("forward", &BoundDecoder::forward, nb::arg("level"), nb::arg("cache"), nb::arg("token_ids").noconvert(),
              nb::arg("positions").noconvert(), nb::arg("row_seq").noconvert(), nb::arg("slots"), nb::arg("block_tables"),
-             nb::arg("logit_rows").noconvert(), nb::arg("logits").noconvert())
+             nb::arg("logit_rows").noconvert(), nb::arg("logits").noconvert(), nb::arg("generated_rows"))
         .def("profile", &BoundDecoder::profile, nb::arg("on"))
         .def_prop_ro("phases", &BoundDecoder::phases)
         .def_prop_ro("group_layers", &BoundDecoder::group_layers)

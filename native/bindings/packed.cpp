@@ -11,6 +11,7 @@
 #include "bindings/module.h"
 #include "dispatch.h"
 #include "memory.h"
+#include "packed/layout.h"
 #include "packed/pack.h"
 #include "threads.h"
 
@@ -75,7 +76,7 @@ private:
 // Activations in every form that a kernel may read.
 struct Prepared {
     Prepared(const KernelTable& kernels, const float* x, int64_t rows, int64_t k) {
-        const int64_t groups = ceil_div(k, kGroup), even = k + k % 2;
+        const int64_t groups = ceil_div(k, kGroup);
         const auto room = [rows](int64_t count, size_t each) {
             return Memory(static_cast<size_t>(rows * count) * each, Memory::Pages::lazily);
         };
@@ -83,15 +84,15 @@ struct Prepared {
         d = room(groups, sizeof(float));
         s = room(groups, sizeof(float));
         s_half = room(2 * groups, sizeof(float));
-        bf16 = room(even, sizeof(std::uint16_t));
-        view = {rows,          k, q.as<std::int8_t>(), d.as<float>(), s.as<float>(), s_half.as<float>(), x, k,
-                bf16.as<std::uint16_t>(), even};
+        bf16 = Memory(static_cast<size_t>(ceil_div(rows, kBf16TileRows) * groups * kBf16TileValues) * sizeof(std::uint16_t),
+                      Memory::Pages::lazily);
+        view = {rows, k, q.as<std::int8_t>(), d.as<float>(), s.as<float>(), s_half.as<float>(), x, k, bf16.as<std::uint16_t>()};
         in_ranges(rows, 8, 0, [&](int64_t begin, int64_t end, std::uint8_t*) noexcept {
             for (int64_t row = begin; row < end; ++row) {
                 const int64_t at = row * groups;
                 kernels.quantize_row(x + row * k, k, q.as<std::int8_t>() + at * kGroup, d.as<float>() + at,
                                      s.as<float>() + at, s_half.as<float>() + 2 * at);
-                kernels.round_row(x + row * k, k, bf16.as<std::uint16_t>() + row * even);
+                kernels.round_row(x + row * k, k, bf16.as<std::uint16_t>() + bf16_row_at(row, k));
             }
         });
     }
@@ -100,18 +101,27 @@ struct Prepared {
     PreparedRows view{};
 };
 
-void matmul(const std::string& level, const BoundMatrix& matrix, const Input& x, const Output& out) {
+bool multiplies_bf16(const std::string& level, const std::string& format) {
+    const Bf16Units units = kernel_table(level_named(level)).bf16_units;
+    const PackedFormat known = packed_format_named(format);
+    return (units != Bf16Units::none && known == kPackedBF16) ||
+           (units == Bf16Units::bf16_and_quantized_weights && !is_float(known));
+}
+
+void matmul(const std::string& level, const BoundMatrix& matrix, const Input& x, const Output& out, bool bf16) {
     const KernelTable& kernels = kernel_table(level_named(level));
     const PackedMatrix& w = matrix.shape();
+    if (bf16 && !multiplies_bf16(level, std::string(packed_format_name(w.format)))) refuse(level + " has no units for that");
     const auto* from = checked<const float>("x", x, {kAny, w.k});
     const int64_t rows = size(x, 0);
     float* y = checked<float>("out", out, {rows, w.n});
     if (rows == 0) return;
     const nb::gil_scoped_release released;
     const Prepared prepared(kernels, from, rows, w.k);
+    const MatmulPackedKernel kernel = bf16 ? kernels.matmul_bf16 : kernels.matmul;
     in_ranges(w.tiles, 8, kMatmulPackedScratchBytes, [&](int64_t begin, int64_t end, std::uint8_t* scratch) noexcept {
         for (int64_t row = 0; row < rows; row += 64)
-            kernels.matmul(&w, &prepared.view, row, std::min<int64_t>(row + 64, rows), begin, end, y, w.n, scratch);
+            kernel(&w, &prepared.view, row, std::min<int64_t>(row + 64, rows), begin, end, y, w.n, scratch);
     });
 }
 
@@ -133,13 +143,11 @@ void quantize_activations(const std::string& level, const Input& x, const Output
 void round_activations(const std::string& level, const Input& x, const Output& out) {
     const KernelTable& kernels = kernel_table(level_named(level));
     const auto* from = checked<const float>("x", x, {kAny, kAny});
-    const int64_t rows = size(x, 0), k = size(x, 1), even = k + k % 2;
-    auto* to = checked<std::uint16_t>("out", out, {rows, even});
+    const int64_t rows = size(x, 0), k = size(x, 1), tile_rows = ceil_div(rows, kBf16TileRows);
+    auto* to = checked<std::uint16_t>("out", out, {tile_rows, bf16_steps(k), int64_t{kBf16TileRows}, int64_t{kGroup}});
     const nb::gil_scoped_release released;
-    for (int64_t row = 0; row < rows; ++row) kernels.round_row(from + row * k, k, to + row * even);
+    for (int64_t row = 0; row < rows; ++row) kernels.round_row(from + row * k, k, to + bf16_row_at(row, k));
 }
-
-bool rounds_bf16(const std::string& level) { return kernel_table(level_named(level)).rounds_bf16; }
 
 using Bytes = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<2>>;
 
@@ -171,11 +179,12 @@ void bind_packed(nb::module_& m) {
         .def_prop_ro("k", [](const BoundMatrix& matrix) { return matrix.shape().k; })
         .def_prop_ro("size_bytes", [](const BoundMatrix& matrix) { return packed_bytes(matrix.shape()); })
         .def("unpack_rows", &BoundMatrix::unpack_rows, nb::arg("indices").noconvert(), nb::arg("out").noconvert());
-    m.def("matmul_packed", &matmul, nb::arg("level"), nb::arg("w"), nb::arg("x").noconvert(), nb::arg("out").noconvert());
+    m.def("matmul_packed", &matmul, nb::arg("level"), nb::arg("w"), nb::arg("x").noconvert(), nb::arg("out").noconvert(),
+          nb::arg("bf16"));
     m.def("quantize_activations", &quantize_activations, nb::arg("level"), nb::arg("x").noconvert(),
           nb::arg("q").noconvert(), nb::arg("d").noconvert(), nb::arg("s").noconvert(), nb::arg("s_half").noconvert());
     m.def("round_activations", &round_activations, nb::arg("level"), nb::arg("x").noconvert(), nb::arg("out").noconvert());
-    m.def("rounds_bf16", &rounds_bf16, nb::arg("level"));
+    m.def("multiplies_bf16", &multiplies_bf16, nb::arg("level"), nb::arg("format"));
     m.def("quantize_rows", &quantize_rows, nb::arg("format"), nb::arg("weights").noconvert());
 }
 

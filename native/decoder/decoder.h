@@ -39,9 +39,10 @@ enum VectorPart {
 std::optional<MatrixPart> matrix_part(std::string_view name);  // "attn_q" …
 std::optional<VectorPart> vector_part(std::string_view name);  // "attn_norm.weight", "attn_q.bias" …
 
-// One step's rows, as in src/taximeter/engine/models. Slots and block tables: one of each for every group of layers.
+// One step's rows, as in src/taximeter/engine/models. The first `generated_rows` are tokens that a model wrote, the others
+// tokens of a prompt. Slots and block tables: one of each for every group of layers.
 struct Step {
-    std::int64_t rows, sequences, max_blocks, logit_rows;
+    std::int64_t rows, generated_rows, sequences, max_blocks, logit_rows;
     const std::int64_t* token_ids;
     const std::int32_t* positions;
     const std::int32_t* row_seq;

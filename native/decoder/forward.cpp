@@ -11,16 +11,20 @@ namespace taximeter {
 namespace {
 
 // Rows that are multiplied with one stretch of weights before the next stretch comes: their prepared form stays in a core's
-// second-level cache.
-constexpr std::int64_t kRowBlock = 256;
-constexpr std::int64_t kGateTiles = 4;  // gate and up together: their outputs, 64 of each row, are quantized on the spot
+// second-level cache. Of a prompt more than of what is generated, because its weights take long to unpack.
+constexpr std::int64_t kGeneratedBlock = 256, kPromptBlock = 512;
+
+// Gate and up together: their outputs, 32 or 64 of each row, are prepared for the next product on the spot.
+constexpr std::int64_t gate_tiles(std::int64_t rows) { return rows > kGeneratedBlock ? 2 : 4; }
+constexpr std::int64_t kGateValues = kPromptBlock * gate_tiles(kPromptBlock) * kTileRows;
 constexpr std::int64_t kTasksPerThread = 6;
 
 // A step of so few values that every thread does the work on whole rows for itself, in memory of its own: cheaper than
 // one thread doing it while the others wait at one more barrier.
 constexpr std::int64_t kFewValues = 4096;
 
-constexpr std::size_t kGateScratchBytes = 2 * kRowBlock * kGateTiles * kTileRows * sizeof(float);
+constexpr std::size_t kGateScratchBytes = 2 * kGateValues * sizeof(float);
+static_assert(kGeneratedBlock * gate_tiles(kGeneratedBlock) * kTileRows <= kGateValues);
 constexpr std::size_t kScratchBytes = kGateScratchBytes + std::max<std::size_t>(kMatmulPackedScratchBytes, kAttentionScratchBytes);
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -41,7 +45,8 @@ public:
     Pass(Decoder& decoder, const KernelTable& kernels, const Step& step, KVCache& cache, float* logits)
         : decoder_(decoder), shape_(decoder.shape_), work_(decoder.workspace_), kernels_(kernels), step_(step), cache_(cache),
           logits_(logits), queries_(shape_.heads * shape_.head_dim), keys_(shape_.kv_heads * shape_.head_dim),
-          heads_width_(queries_ + 2 * keys_) {}
+          heads_width_(queries_ + 2 * keys_),
+          apart_(kernels.bf16_units == Bf16Units::bf16_and_quantized_weights && !shape_.bf16_units) {}
 
     void prepare(int threads);
     void run(Team& team, int thread, std::uint8_t* scratch) noexcept;
@@ -49,11 +54,14 @@ public:
 private:
     using Layer = Decoder::Layer;
 
-    bool reads_bf16(const PackedMatrix& w) const noexcept {
-        return w.format == kPackedBF16 && kernels_.rounds_bf16 && shape_.bf16_units;
+    // Where a level has bf16 units for quantized weights, those serve a prompt, which arithmetic holds up, and int8 serves
+    // what is generated, which memory holds up. The two round differently, so it is the token's origin that decides, never
+    // how many rows a step happens to have.
+    bool reads_bf16(const PackedMatrix& w, bool generated) const noexcept {
+        if (w.format == kPackedBF16) return shape_.bf16_units && kernels_.bf16_units != Bf16Units::none;
+        return reads_quantized(w) && apart_ && !generated;
     }
-
-    bool reads_f32(const PackedMatrix& w) const noexcept { return !reads_quantized(w) && !reads_bf16(w); }
+    bool reads_f32(const PackedMatrix& w) const noexcept { return !reads_quantized(w) && !reads_bf16(w, false); }
 
     // The rows as one thread sees them: everybody's, or in a step of few rows its own copy.
     struct Rows {
@@ -65,10 +73,25 @@ private:
     // Which rows are still worth computing: all, or after the last attention those alone whose logits are asked for. The
     // i-th of them has its products and prepared form at place i, and its residual stream at `at(i)`.
     struct Active {
-        std::int64_t count;
-        const std::int64_t* rows;  // null: all
+        std::int64_t count, generated;  // how many, and how many of them, the first ones, count as generated
+        const std::int64_t* rows;       // null: all
         std::int64_t at(std::int64_t i) const noexcept { return rows == nullptr ? i : rows[i]; }
     };
+
+    // Rows that are multiplied together, either all generated or none.
+    struct RowBlock {
+        std::int64_t begin, end;
+        bool generated;
+    };
+    static std::int64_t blocks_of(const Active& active) noexcept {
+        return ceil_div(active.generated, kGeneratedBlock) + ceil_div(active.count - active.generated, kPromptBlock);
+    }
+    static RowBlock block_of(const Active& active, std::int64_t index) noexcept {
+        const std::int64_t before = ceil_div(active.generated, kGeneratedBlock);
+        if (index < before) return {index * kGeneratedBlock, std::min((index + 1) * kGeneratedBlock, active.generated), true};
+        const std::int64_t begin = active.generated + (index - before) * kPromptBlock;
+        return {begin, std::min(begin + kPromptBlock, active.count), false};
+    }
 
     // Work on each of the first `count` rows: shared out, or done by everybody.
     template <typename Work>
@@ -90,14 +113,17 @@ private:
         team.barrier();
     }
 
-    void multiply(Team& team, const PreparedRows& rows, std::initializer_list<Product> products, std::uint8_t* scratch) noexcept;
-    void prepare_row(const float* row, std::int64_t k, std::int64_t at, std::int64_t total, PreparedBuffer& to, std::int64_t index,
-                     std::initializer_list<const PackedMatrix*> readers) const noexcept;
+    void multiply(Team& team, const PreparedRows& rows, const Active& active, std::initializer_list<Product> products,
+                  std::uint8_t* scratch) noexcept;
+    void multiply_block(const PackedMatrix& w, const PreparedRows& rows, const Active& active, const RowBlock& block,
+                        std::int64_t tile, std::int64_t tile_end, float* out, std::int64_t stride, std::uint8_t* scratch) const noexcept;
+    void prepare_row(const float* row, std::int64_t k, std::int64_t at, std::int64_t total, PreparedBuffer& to, const Active& active,
+                     std::int64_t index, std::initializer_list<const PackedMatrix*> readers) const noexcept;
     void add_product(const Rows& rows, std::int64_t place, std::int64_t row, const float* post_norm) const noexcept;
     void finish_heads(const Layer& layer, const PagedAttention& job, std::int64_t row, std::int64_t kv_head) const noexcept;
     void attend(Team& team, const Layer& layer, std::uint8_t* scratch) noexcept;
-    void feed_forward(Team& team, const Layer& layer, const PreparedRows& rows, std::uint8_t* scratch) noexcept;
-    void head(Team& team, const Rows& mine, const float* post_norm, int thread, std::uint8_t* scratch) noexcept;
+    void feed_forward(Team& team, const Layer& layer, const PreparedRows& rows, const Active& active, std::uint8_t* scratch) noexcept;
+    void head(Team& team, const Rows& mine, const Active& active, const float* post_norm, int thread, std::uint8_t* scratch) noexcept;
     PagedAttention attention_of(const Layer& layer) const noexcept;
     void note(int thread, Phase phase) noexcept;
 
@@ -109,6 +135,7 @@ private:
     KVCache& cache_;
     float* logits_;
     std::int64_t queries_, keys_, heads_width_;
+    bool apart_;  // whether generated rows and those of a prompt are multiplied in different ways
     bool few_ = false;
     std::chrono::steady_clock::time_point noted_{};
 };
@@ -171,7 +198,7 @@ void Pass::run(Team& team, int thread, std::uint8_t* scratch) noexcept {
 
     bool pending = false;  // a product waits to be added to the residual stream, through `post_norm` if there is one
     const float* post_norm = nullptr;
-    Active active{rows, nullptr};
+    Active active{rows, apart_ ? step_.generated_rows : 0, nullptr};
     for (const Layer& layer : decoder_.layers_) {
         const auto& w = layer.matrices;
         const auto settle = [&](const float* norm, std::initializer_list<const PackedMatrix*> readers) noexcept {
@@ -179,14 +206,14 @@ void Pass::run(Team& team, int thread, std::uint8_t* scratch) noexcept {
                 const std::int64_t row = active.at(i);
                 if (pending) add_product(mine, i, row, post_norm);
                 kernels_.rows->rms_norm(mine.x + row * hidden, norm, hidden, shape_.rms_eps, mine.normed + i * hidden);
-                prepare_row(mine.normed + i * hidden, hidden, 0, hidden, *mine.prepared, i, readers);
+                prepare_row(mine.normed + i * hidden, hidden, 0, hidden, *mine.prepared, active, i, readers);
             });
             note(thread, kRowWork);
         };
 
         settle(layer.vectors[kAttentionNorm], {&w[kQuery], &w[kKey], &w[kValue]});
         float* heads = work_.heads.as<float>();
-        multiply(team, mine.prepared->view(rows, hidden, mine.normed, hidden),
+        multiply(team, mine.prepared->view(rows, hidden, mine.normed, hidden), active,
                  {{&w[kQuery], heads, heads_width_}, {&w[kKey], heads + queries_, heads_width_},
                   {&w[kValue], heads + queries_ + keys_, heads_width_}}, scratch);
         note(thread, kQkvProduct);
@@ -199,14 +226,15 @@ void Pass::run(Team& team, int thread, std::uint8_t* scratch) noexcept {
         note(thread, kHeads);
         if (&layer == &decoder_.layers_.back()) {
             if (step_.logit_rows == 0) return;  // the middle of a prompt: its keys and values are all that was wanted
-            active = {step_.logit_rows, step_.logit_row};
+            const std::int64_t* const end = step_.logit_row + step_.logit_rows;
+            active = {step_.logit_rows, std::lower_bound(step_.logit_row, end, active.generated) - step_.logit_row, step_.logit_row};
         }
         attend(team, layer, scratch);
         note(thread, kAttention);
 
         const float* attended = work_.attended.as<float>();
         each_row(team, active.count, [&](std::int64_t i) noexcept {
-            prepare_row(attended + active.at(i) * queries_, queries_, 0, queries_, *mine.prepared, i, {&w[kAttentionOut]});
+            prepare_row(attended + active.at(i) * queries_, queries_, 0, queries_, *mine.prepared, active, i, {&w[kAttentionOut]});
         });
         if (active.rows != nullptr && reads_f32(w[kAttentionOut])) {
             share(team, active.count, 1, [&](std::int64_t i, std::int64_t) noexcept {
@@ -215,57 +243,68 @@ void Pass::run(Team& team, int thread, std::uint8_t* scratch) noexcept {
             attended = heads;  // which nobody needs any more
         }
         note(thread, kRowWork);
-        multiply(team, mine.prepared->view(active.count, queries_, attended, queries_),
+        multiply(team, mine.prepared->view(active.count, queries_, attended, queries_), active,
                  {{&w[kAttentionOut], work_.product.as<float>(), hidden}}, scratch);
         note(thread, kOutProduct);
         pending = true;
         post_norm = layer.vectors[kPostAttentionNorm];
 
         settle(layer.vectors[kFeedForwardNorm], {&w[kGate], &w[kUp]});
-        feed_forward(team, layer, mine.prepared->view(active.count, hidden, mine.normed, hidden), scratch);
+        feed_forward(team, layer, mine.prepared->view(active.count, hidden, mine.normed, hidden), active, scratch);
         note(thread, kFeedForward);
-        multiply(team, work_.wide.view(active.count, shape_.ff, work_.gated.as<float>(), shape_.ff),
+        multiply(team, work_.wide.view(active.count, shape_.ff, work_.gated.as<float>(), shape_.ff), active,
                  {{&w[kDown], work_.product.as<float>(), hidden}}, scratch);
         note(thread, kDownProduct);
         post_norm = layer.vectors[kPostFeedForwardNorm];
     }
-    head(team, mine, post_norm, thread, scratch);
+    head(team, mine, active, post_norm, thread, scratch);
 }
 
-// Part [at, at + k) of a row of `total` values, in the forms that its readers want. `at` is a multiple of a group.
-void Pass::prepare_row(const float* row, std::int64_t k, std::int64_t at, std::int64_t total, PreparedBuffer& to,
+// Part [at, at + k) of a row of `total` values, in the forms that its readers want. `at` is a multiple of a group. Rows that
+// are not generated have their bf16 form at a place of their own, so that it begins with a whole tile.
+void Pass::prepare_row(const float* row, std::int64_t k, std::int64_t at, std::int64_t total, PreparedBuffer& to, const Active& active,
                        std::int64_t index, std::initializer_list<const PackedMatrix*> readers) const noexcept {
     bool quantized = false, bf16 = false;
     for (const PackedMatrix* reader : readers) {
-        quantized |= reads_quantized(*reader);
-        bf16 |= reads_bf16(*reader);
+        const bool rounds = reads_bf16(*reader, index < active.generated);
+        bf16 |= rounds;
+        quantized |= reads_quantized(*reader) && !rounds;
     }
     if (quantized) {
         const std::int64_t groups = ceil_div(total, kGroup), group = index * groups + at / kGroup;
         kernels_.quantize_row(row, k, to.q.as<std::int8_t>() + group * kGroup, to.d.as<float>() + group, to.s.as<float>() + group,
                               to.s_half.as<float>() + 2 * group);
     }
-    if (bf16) kernels_.round_row(row, k, to.bf16.as<std::uint16_t>() + index * ((total + 1) / 2 * 2) + at);
+    if (bf16)
+        kernels_.round_row(row, k, to.bf16.as<std::uint16_t>() + bf16_row_at(index - active.generated, total) +
+                                       at / kGroup * kBf16TileValues);
 }
 
-void Pass::multiply(Team& team, const PreparedRows& rows, std::initializer_list<Product> products, std::uint8_t* scratch) noexcept {
+void Pass::multiply_block(const PackedMatrix& w, const PreparedRows& rows, const Active& active, const RowBlock& block,
+                          std::int64_t tile, std::int64_t tile_end, float* out, std::int64_t stride,
+                          std::uint8_t* scratch) const noexcept {
+    if (!reads_bf16(w, block.generated)) return kernels_.matmul(&w, &rows, block.begin, block.end, tile, tile_end, out, stride, scratch);
+    const std::int64_t first = active.generated;
+    kernels_.matmul_bf16(&w, &rows, block.begin - first, block.end - first, tile, tile_end, out + first * stride, stride, scratch);
+}
+
+void Pass::multiply(Team& team, const PreparedRows& rows, const Active& active, std::initializer_list<Product> products,
+                    std::uint8_t* scratch) noexcept {
     std::int64_t tiles = 0;
     for (const Product& product : products) tiles += product.matrix->tiles;
-    const std::int64_t blocks = ceil_div(rows.rows, kRowBlock);
+    const std::int64_t blocks = blocks_of(active);
     const std::int64_t per_task =
         std::clamp<std::int64_t>(tiles * blocks / (kTasksPerThread * team.threads()) / 2 * 2, 2, blocks > 1 ? 8 : 32);
     std::int64_t tasks = 0;  // of one block of rows
     for (const Product& product : products) tasks += ceil_div(product.matrix->tiles, per_task);
     share(team, blocks * tasks, 1, [&](std::int64_t task, std::int64_t) noexcept {
-        const std::int64_t row_begin = task / tasks * kRowBlock, row_end = std::min(row_begin + kRowBlock, rows.rows);
+        const RowBlock block = block_of(active, task / tasks);
         std::int64_t at = task % tasks;
         for (const Product& product : products) {
             const std::int64_t count = ceil_div(product.matrix->tiles, per_task);
             if (at < count) {
-                const std::int64_t tile = at * per_task;
-                kernels_.matmul(product.matrix, &rows, row_begin, row_end, tile, std::min(tile + per_task, product.matrix->tiles),
-                                product.out, product.stride, scratch);
-                return;
+                const std::int64_t tile = at * per_task, tile_end = std::min(tile + per_task, product.matrix->tiles);
+                return multiply_block(*product.matrix, rows, active, block, tile, tile_end, product.out, product.stride, scratch);
             }
             at -= count;
         }
@@ -322,42 +361,43 @@ void Pass::attend(Team& team, const Layer& layer, std::uint8_t* scratch) noexcep
 }
 
 // Gate, up and activation of a few columns at a time, prepared for the product that follows while they are in cache.
-void Pass::feed_forward(Team& team, const Layer& layer, const PreparedRows& rows, std::uint8_t* scratch) noexcept {
+void Pass::feed_forward(Team& team, const Layer& layer, const PreparedRows& rows, const Active& active,
+                        std::uint8_t* scratch) noexcept {
     const PackedMatrix &gate = layer.matrices[kGate], &up = layer.matrices[kUp], &down = layer.matrices[kDown];
     const bool keeps_f32 = reads_f32(down);
     const auto activate = shape_.gelu ? kernels_.rows->gelu_tanh_mul : kernels_.rows->silu_mul;
     float* gates = reinterpret_cast<float*>(scratch);
-    constexpr std::int64_t width = kGateTiles * kTileRows;
-    float* ups = gates + kRowBlock * width;
+    float* ups = gates + kGateValues;
     std::uint8_t* rest = scratch + kGateScratchBytes;
-    const std::int64_t columns = ceil_div(gate.tiles, kGateTiles);
-    share(team, ceil_div(rows.rows, kRowBlock) * columns, 1, [&](std::int64_t task, std::int64_t) noexcept {
-        const std::int64_t row_begin = task / columns * kRowBlock, row_end = std::min(row_begin + kRowBlock, rows.rows);
-        const std::int64_t tile = task % columns * kGateTiles, tile_end = std::min(tile + kGateTiles, gate.tiles);
+    const std::int64_t together = gate_tiles(active.count), width = together * kTileRows, columns = ceil_div(gate.tiles, together);
+    share(team, blocks_of(active) * columns, 1, [&](std::int64_t task, std::int64_t) noexcept {
+        const RowBlock block = block_of(active, task / columns);
+        const std::int64_t tile = task % columns * together, tile_end = std::min(tile + together, gate.tiles);
         const std::int64_t column = tile * kTileRows, count = std::min(width, shape_.ff - column);
         // A kernel addresses its output by row and column of the whole; ours begins at this block's corner.
-        kernels_.matmul(&gate, &rows, row_begin, row_end, tile, tile_end, gates - row_begin * width - column, width, rest);
-        kernels_.matmul(&up, &rows, row_begin, row_end, tile, tile_end, ups - row_begin * width - column, width, rest);
-        for (std::int64_t row = row_begin; row < row_end; ++row) {
-            float* gated = gates + (row - row_begin) * width;
-            activate(gated, ups + (row - row_begin) * width, count);
+        const std::int64_t corner = block.begin * width + column;
+        multiply_block(gate, rows, active, block, tile, tile_end, gates - corner, width, rest);
+        multiply_block(up, rows, active, block, tile, tile_end, ups - corner, width, rest);
+        for (std::int64_t row = block.begin; row < block.end; ++row) {
+            float* gated = gates + (row - block.begin) * width;
+            activate(gated, ups + (row - block.begin) * width, count);
             if (keeps_f32) std::copy_n(gated, count, work_.gated.as<float>() + row * shape_.ff + column);
-            prepare_row(gated, count, column, shape_.ff, work_.wide, row, {&down});
+            prepare_row(gated, count, column, shape_.ff, work_.wide, active, row, {&down});
         }
     });
 }
 
 // The last norm and the head, for those rows alone whose logits are asked for.
-void Pass::head(Team& team, const Rows& mine, const float* post_norm, int thread, std::uint8_t* scratch) noexcept {
+void Pass::head(Team& team, const Rows& mine, const Active& active, const float* post_norm, int thread, std::uint8_t* scratch) noexcept {
     const std::int64_t rows = step_.logit_rows, vocab = shape_.vocab, hidden = shape_.hidden;
     each_row(team, rows, [&](std::int64_t i) noexcept {
         float* normed = mine.normed + i * hidden;
         add_product(mine, i, step_.logit_row[i], post_norm);
         kernels_.rows->rms_norm(mine.x + step_.logit_row[i] * hidden, decoder_.output_norm_, hidden, shape_.rms_eps, normed);
-        prepare_row(normed, hidden, 0, hidden, *mine.prepared, i, {&decoder_.head_});
+        prepare_row(normed, hidden, 0, hidden, *mine.prepared, active, i, {&decoder_.head_});
     });
     note(thread, kRowWork);
-    multiply(team, mine.prepared->view(rows, hidden, mine.normed, hidden), {{&decoder_.head_, logits_, vocab}}, scratch);
+    multiply(team, mine.prepared->view(rows, hidden, mine.normed, hidden), active, {{&decoder_.head_, logits_, vocab}}, scratch);
     if (shape_.logit_softcap != 0.0f) {
         share(team, rows, 1, [&](std::int64_t row, std::int64_t) noexcept {
             float* logits = logits_ + row * vocab;

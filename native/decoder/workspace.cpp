@@ -24,19 +24,17 @@ const std::vector<const char*>& phase_names() {
     return names;
 }
 
-void PreparedBuffer::resize(std::int64_t rows, std::int64_t k, bool with_bf16) {
-    rounds = with_bf16;
+void PreparedBuffer::resize(std::int64_t rows, std::int64_t k) {
     const std::int64_t padded = round_up(k, kGroup);
     q = room(rows * padded, sizeof(std::int8_t));
     d = room(rows * padded / kGroup, sizeof(float));
     s = room(rows * padded / kGroup, sizeof(float));
     s_half = room(rows * padded / (kGroup / 2), sizeof(float));
-    if (rounds) bf16 = room(rows * round_up(k, 2), sizeof(std::uint16_t));
+    bf16 = room(round_up(rows, kBf16TileRows) * padded, sizeof(std::uint16_t));
 }
 
 PreparedRows PreparedBuffer::view(std::int64_t rows, std::int64_t k, const float* f32, std::int64_t f32_stride) const {
-    return {rows,          k,   q.as<std::int8_t>(), d.as<float>(), s.as<float>(),
-            s_half.as<float>(), f32, f32_stride,          rounds ? bf16.as<std::uint16_t>() : nullptr, round_up(k, 2)};
+    return {rows, k, q.as<std::int8_t>(), d.as<float>(), s.as<float>(), s_half.as<float>(), f32, f32_stride, bf16.as<std::uint16_t>()};
 }
 
 void RotaryTable::reach(std::int64_t position, const std::vector<double>& turns) {
@@ -64,8 +62,8 @@ void Workspace::reach(std::int64_t wanted, const DecoderShape& shape) {
     attended = room(wanted * queries, sizeof(float));
     product = room(wanted * shape.hidden, sizeof(float));
     gated = room(wanted * shape.ff, sizeof(float));
-    narrow.resize(wanted, std::max(shape.hidden, queries), shape.bf16_units);
-    wide.resize(wanted, shape.ff, shape.bf16_units);
+    narrow.resize(wanted, std::max(shape.hidden, queries));
+    wide.resize(wanted, shape.ff);
     rows = wanted;
 }
 
@@ -78,7 +76,7 @@ void Workspace::reach_private(int threads, std::int64_t wanted, const DecoderSha
     for (Private& one : own) {
         one.x = room(wanted * shape.hidden, sizeof(float));
         one.normed = room(wanted * shape.hidden, sizeof(float));
-        one.prepared.resize(wanted, std::max(shape.hidden, shape.heads * shape.head_dim), shape.bf16_units);
+        one.prepared.resize(wanted, std::max(shape.hidden, shape.heads * shape.head_dim));
     }
     own_rows = wanted;
 }

@@ -18,10 +18,9 @@ const std::vector<const char*>& phase_names();
 
 // Rows in the forms that products read, one after the other.
 struct PreparedBuffer {
-    void resize(std::int64_t rows, std::int64_t k, bool with_bf16);
+    void resize(std::int64_t rows, std::int64_t k);
     PreparedRows view(std::int64_t rows, std::int64_t k, const float* f32, std::int64_t f32_stride) const;
 
-    bool rounds = false;  // whether there is a bf16 form
     Memory q, d, s, s_half, bf16;
 };
 

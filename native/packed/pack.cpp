@@ -229,6 +229,8 @@ PackedFormat packed_format_named(std::string_view name) {
     throw std::invalid_argument("there is no weight format " + std::string(name));
 }
 
+std::string_view packed_format_name(PackedFormat format) noexcept { return kNames[format]; }
+
 PackedMatrix packed_shape(PackedFormat format, int64_t n, int64_t k) {
     if (format < 0 || format >= kPackedFormats) throw std::invalid_argument("there is no such packed format");
     const PackedLayout& layout = kPackedLayouts[format];

@@ -11,6 +11,7 @@ namespace taximeter {
 
 // By GGUF's name for it: "F32", "Q4_K" and so on. Throws std::invalid_argument.
 PackedFormat packed_format_named(std::string_view name);
+std::string_view packed_format_name(PackedFormat format) noexcept;
 
 // The shape of a packed matrix, with data still null. Throws std::invalid_argument where k does not fit the
 // format, and for sizes that no matrix has.

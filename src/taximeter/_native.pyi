@@ -47,7 +47,9 @@ def kv_put(
     cache: npt.NDArray[np.float32] | npt.NDArray[np.uint16],
     slots: npt.NDArray[np.int64],
 ) -> None: ...
-def matmul_packed(level: str, w: PackedMatrix, x: npt.NDArray[np.float32], out: npt.NDArray[np.float32]) -> None: ...
+def matmul_packed(
+    level: str, w: PackedMatrix, x: npt.NDArray[np.float32], out: npt.NDArray[np.float32], bf16: bool
+) -> None: ...
 def quantize_activations(
     level: str,
     x: npt.NDArray[np.float32],
@@ -57,8 +59,8 @@ def quantize_activations(
     s_half: npt.NDArray[np.float32],
 ) -> None: ...
 def round_activations(level: str, x: npt.NDArray[np.float32], out: npt.NDArray[np.uint16]) -> None: ...
-def rounds_bf16(level: str) -> bool:
-    """Whether bf16 weights meet activations rounded to bf16 at this level, in units made for it."""
+def multiplies_bf16(level: str, format: str) -> bool:
+    """Whether a level has units for weights of a format rounded to bf16, times activations rounded to bf16."""
 
 def quantize_rows(format: str, weights: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
     """Weights in the file layout of a format, rounded as GGML does: F32, F16, BF16, Q8_0 or Q4_0."""
@@ -117,6 +119,7 @@ class Decoder:
         block_tables: list[npt.NDArray[np.int32]],
         logit_rows: npt.NDArray[np.int64],
         logits: npt.NDArray[np.float32],
+        generated_rows: int,
     ) -> None:
         """Compute one step into `logits` (logit rows, vocabulary). Every index is checked first: ValueError."""
 

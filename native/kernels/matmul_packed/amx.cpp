@@ -1,5 +1,4 @@
-// AMX: tiles of int8 and bf16. A tile register holds 16 rows × 64 bytes; an unpacked group of 32 features is one
-// already, and so are sixteen pairs of bf16 weights.
+// AMX: tiles of int8 and bf16. A tile register holds 16 rows × 64 bytes.
 #include "matmul_packed.h"
 
 #include <immintrin.h>
@@ -177,128 +176,27 @@ struct QuantizedAmx {
     }
 };
 
-// ---- bf16: 32 rows × two tiles of outputs, 32 features a step. The unit adds the features of a row pair by pair in
-// ascending order, whatever the number of rows.
-
-constexpr int kStepFeatures = 32, kStepBytes = kStepFeatures / 2 * 64;
-
-// x: `above` rows (a full tile), then `below` more. Tiles 0 to 3: sums. 4, 5: activations. 6, 7: weights.
-struct Bf16Block {
-    int64_t above, below;
-
-    void configure() const {
-        TileShapes shapes;
-        shapes.set(0, above, 64);
-        shapes.set(1, above, 64);
-        shapes.set(4, above, 64);
-        if (below > 0) {
-            shapes.set(2, below, 64);
-            shapes.set(3, below, 64);
-            shapes.set(5, below, 64);
-        }
-        shapes.set(6, 16, 64);
-        shapes.set(7, 16, 64);
-        shapes.use();
-    }
-
-    template <bool kBelow, int C>
-    static inline void step(const uint8_t* w0, const uint8_t* w1, const uint16_t* x, int64_t x_stride) {
-        _tile_loadd(6, w0, 64);
-        _tile_loadd(4, x, x_stride * 2);
-        _tile_dpbf16ps(0, 4, 6);
-        if constexpr (C == 2) {
-            _tile_loadd(7, w1, 64);
-            _tile_dpbf16ps(1, 4, 7);
-        }
-        if constexpr (kBelow) {
-            _tile_loadd(5, x + 16 * x_stride, x_stride * 2);
-            _tile_dpbf16ps(2, 5, 6);
-            if constexpr (C == 2) _tile_dpbf16ps(3, 5, 7);
-        }
-    }
-
-    // The features past the last whole step, padded with zeros.
-    template <bool kBelow, int C>
-    void last_step(const uint8_t* w0, const uint8_t* w1, const uint16_t* x, int64_t x_stride, int64_t pairs) const {
-        alignas(64) uint8_t weights[2][kStepBytes] = {};
-        alignas(64) uint16_t rows[32][kStepFeatures] = {};
-        memcpy(weights[0], w0, static_cast<size_t>(pairs) * 64);
-        if (C == 2) memcpy(weights[1], w1, static_cast<size_t>(pairs) * 64);
-        for (int64_t r = 0; r < above + below; ++r) memcpy(rows[r], x + r * x_stride, static_cast<size_t>(pairs) * 4);
-        before_tile_load();
-        step<kBelow, C>(weights[0], weights[1], rows[0], kStepFeatures);
-    }
-
-    template <bool kBelow, int C>
-    void run(const PackedMatrix* w, const uint16_t* x, int64_t x_stride, int64_t tile, float* y, int64_t y_stride,
-             float* sums) const {
-        const uint8_t* w0 = w->data + tile * w->tile_bytes;
-        const uint8_t* w1 = w0 + (C - 1) * w->tile_bytes;
-        _tile_zero(0);
-        if constexpr (C == 2) _tile_zero(1);
-        if constexpr (kBelow) {
-            _tile_zero(2);
-            if constexpr (C == 2) _tile_zero(3);
-        }
-        const int64_t steps = w->k / kStepFeatures, left = (w->k % kStepFeatures + 1) / 2;
-        for (int64_t i = 0; i < steps; ++i)
-            step<kBelow, C>(w0 + i * kStepBytes, w1 + i * kStepBytes, x + i * kStepFeatures, x_stride);
-        if (left > 0)
-            last_step<kBelow, C>(w0 + steps * kStepBytes, w1 + steps * kStepBytes, x + steps * kStepFeatures, x_stride,
-                                 left);
-        _tile_stored(0, sums, 128);
-        if constexpr (C == 2) _tile_stored(1, sums + 16, 128);
-        if constexpr (kBelow) {
-            _tile_stored(2, sums + 16 * 32, 128);
-            if constexpr (C == 2) _tile_stored(3, sums + 16 * 32 + 16, 128);
-        }
-        for (int64_t r = 0; r < above + below; ++r)
-            for (int c = 0; c < C; ++c)
-                _mm512_mask_storeu_ps(y + r * y_stride + (tile + c) * kTileRows, outputs_of(w, tile + c),
-                                      _mm512_load_ps(sums + r * 32 + c * 16));
-    }
-};
-
-inline void bf16_product(const PackedMatrix* w, const PreparedRows* x, int64_t row_begin, int64_t row_end,
-                         int64_t tile_begin, int64_t tile_end, float* y, int64_t y_stride, float* sums) {
-    for (int64_t row = row_begin; row < row_end; row += 32) {
-        const int64_t rows = smaller(row_end - row, 32), above = smaller(rows, 16);
-        const Bf16Block block{above, rows - above};
-        block.configure();
-        const uint16_t* from = x->bf16 + row * x->bf16_stride;
-        float* to = y + row * y_stride;
-        for (int64_t tile = tile_begin; tile < tile_end; tile += 2) {
-            const bool two = tile + 2 <= tile_end;
-            if (block.below > 0) {
-                if (two)
-                    block.run<true, 2>(w, from, x->bf16_stride, tile, to, y_stride, sums);
-                else
-                    block.run<true, 1>(w, from, x->bf16_stride, tile, to, y_stride, sums);
-            } else if (two) {
-                block.run<false, 2>(w, from, x->bf16_stride, tile, to, y_stride, sums);
-            } else {
-                block.run<false, 1>(w, from, x->bf16_stride, tile, to, y_stride, sums);
-            }
-        }
-    }
-    _tile_release();
-}
+#include "bf16_amx.inc"
 
 }  // namespace
 
 void matmul_packed_amx(const PackedMatrix* w, const PreparedRows* x, int64_t row_begin, int64_t row_end,
                        int64_t tile_begin, int64_t tile_end, float* y, int64_t y_stride, void* scratch) noexcept {
     if (row_begin == row_end) return;
-    if (w->format == kPackedBF16 && x->bf16 != nullptr)
-        return bf16_product(w, x, row_begin, row_end, tile_begin, tile_end, y, y_stride, static_cast<float*>(scratch));
     if (w->format < kPackedQ4_0 || row_end - row_begin <= kBlockRows)
         return matmul_packed_avx512(w, x, row_begin, row_end, tile_begin, tile_end, y, y_stride, scratch);
     with_format<QuantizedAmx>(w->format, w, x, row_begin, row_end, tile_begin, tile_end, y, y_stride,
                               static_cast<uint8_t*>(scratch));
 }
 
-void quantize_row_amx(const float* x, int64_t k, int8_t* q, float* d, float* s, float* s_half) noexcept {
-    quantize_row_avx512(x, k, q, d, s, s_half);
+void matmul_bf16_amx(const PackedMatrix* w, const PreparedRows* x, int64_t row_begin, int64_t row_end,
+                     int64_t tile_begin, int64_t tile_end, float* y, int64_t y_stride, void* scratch) noexcept {
+    if (row_begin == row_end) return;
+    const Bf16Product product{w, x, row_begin, row_end, y, y_stride, static_cast<uint8_t*>(scratch)};
+    Bf16Product::configure();
+    if (w->format == kPackedBF16)
+        product.run<Bf16Weights>(tile_begin, tile_end);
+    else
+        with_format<Bf16Quantized>(w->format, product, tile_begin, tile_end);
+    _tile_release();
 }
-
-void round_row_amx(const float* x, int64_t k, uint16_t* out) noexcept { round_row_avx512(x, k, out); }

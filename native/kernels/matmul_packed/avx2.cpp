@@ -388,6 +388,6 @@ void quantize_row_avx2(const float* x, int64_t k, int8_t* q, float* d, float* s,
 }
 
 void round_row_avx2(const float* x, int64_t k, uint16_t* out) noexcept {
-    for (int64_t i = 0; i < k; ++i) out[i] = float_to_bf16(x[i]);  // the compiler makes vectors of it
-    if (k % 2) out[k] = 0;
+    for (int64_t i = 0; i < k; i += kGroup, out += kBf16TileValues)
+        for (int64_t j = 0; j < kGroup; ++j) out[j] = i + j < k ? float_to_bf16(x[i + j]) : uint16_t{0};
 }

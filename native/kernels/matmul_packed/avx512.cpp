@@ -122,17 +122,22 @@ void quantize_row_avx512(const float* x, int64_t k, int8_t* q, float* d, float* 
     }
 }
 
+// To nearest even; what is not a number stays so.
+static inline __m256i rounded_to_bf16(__m512 values) {
+    const __m512i bits = _mm512_castps_si512(values);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    const __mmask16 no_number = _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q);
+    rounded = _mm512_mask_or_epi32(rounded, no_number, bits, _mm512_set1_epi32(0x400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+}
+
 void round_row_avx512(const float* x, int64_t k, uint16_t* out) noexcept {
-    for (int64_t i = 0; i < k; i += 16) {
-        const int64_t left = smaller(k - i, 16);
-        const __mmask16 mask = static_cast<__mmask16>((1U << left) - 1U);
-        const __m512 values = _mm512_maskz_loadu_ps(mask, x + i);
-        const __m512i bits = _mm512_castps_si512(values);
-        const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-        __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
-        const __mmask16 no_number = _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q);
-        rounded = _mm512_mask_or_epi32(rounded, no_number, bits, _mm512_set1_epi32(0x400000));
-        const __mmask16 even = static_cast<__mmask16>((1U << ((left + 1) & ~int64_t{1})) - 1U);
-        _mm256_mask_storeu_epi16(out + i, even, _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
+    for (int64_t i = 0; i < k; i += kGroup, out += kBf16TileValues) {
+        const int64_t left = smaller(k - i, kGroup);
+        const uint32_t mask = static_cast<uint32_t>((uint64_t{1} << left) - 1U);
+        const __m512 a = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), x + i);
+        const __m512 b = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask >> 16), x + i + 16);
+        _mm512_storeu_si512(out, _mm512_inserti64x4(_mm512_castsi256_si512(rounded_to_bf16(a)), rounded_to_bf16(b), 1));
     }
 }

@@ -1,12 +1,13 @@
-// y = x · wᵀ for packed weights. x comes prepared, once for all matrices that read it: as int8 with a scale for every
-// group of 32 (quantized weights), or as float32 or bf16 (float weights).
+// y = x · wᵀ for packed weights. x comes prepared, once for all matrices that read it.
 //
 // What one output is, exactly, at every level with fused multiply-add, however many rows are computed together:
-//   quantized: acc = 0; for every group g in ascending order (q6_k: every half group)
+//   quantized weights, by `matmul`: x is int8 with a scale for every group of 32.
+//                  acc = 0; for every group g in ascending order (q6_k: every half group)
 //                  acc = fma(float(Σ code·q) · scale, d, acc);  acc = fma(minimum, s, acc)
 //              where Σ is exact in integers, d the row's scale of the group and s = d × Σ q (over the group, or half group)
-//   float:     acc = 0; for every feature in ascending order acc = fma(w, x, acc)  (bf16 units: pair by pair, as the unit
-//              rounds; within one level always the same unit)
+//   float weights, by `matmul`: acc = 0; for every feature in ascending order acc = fma(w, x, acc)
+//   any weights that a level's `matmul_bf16` takes: w = fma(code, scale, minimum) and x, both rounded to bf16, are multiplied
+//              by units made for it, which add in float32, in an order that is the unit's own and the same for every row
 // So a row's result never depends on the other rows, and integer levels agree with each other bit for bit.
 #pragma once
 
@@ -14,6 +15,15 @@
 #include <stdint.h>
 
 #include "packed/packed_matrix.h"
+
+// Rows rounded to bf16 lie in tiles of sixteen rows × 32 features, which is what tile units load: all tiles of rows 0 to 15,
+// then those of 16 to 31 and so on. The last tiles are padded in both directions, with zeros past a row's end.
+enum { kBf16TileRows = 16, kBf16TileValues = kBf16TileRows * kGroup };
+
+static inline int64_t bf16_steps(int64_t k) { return (k + kGroup - 1) / kGroup; }
+static inline int64_t bf16_row_at(int64_t row, int64_t k) {  // where a row's first value lies; the next 32 are a tile further
+    return row / kBf16TileRows * bf16_steps(k) * kBf16TileValues + row % kBf16TileRows * kGroup;
+}
 
 // Rows of activations in the forms that kernels want; a form that no reader needs is null.
 struct PreparedRows {
@@ -24,16 +34,14 @@ struct PreparedRows {
     const float* s_half;  // rows × k_padded / 16: d × sum of the half group's q
     const float* f32;     // rows × f32_stride
     int64_t f32_stride;
-    const uint16_t* bf16; // rows × bf16_stride, bf16_stride ≥ k rounded up to 2, the rest zero; where it is null, bf16 weights
-                          // meet f32 at every level: exact, and slower
-    int64_t bf16_stride;
+    const uint16_t* bf16; // in tiles
 };
 
 // A thread's own working memory for one call, 64-byte aligned.
 enum { kMatmulPackedScratchBytes = 1 << 18 };
 
 // y[r][16·tile … ] for rows row_begin to row_end and tiles tile_begin to tile_end. y points at row 0's output 0; only outputs
-// below w->n are written. Row r lies at y + r × y_stride.
+// below w->n are written. Row r lies at y + r × y_stride. For a `matmul_bf16`, row_begin is a multiple of kBf16TileRows.
 typedef void (*MatmulPackedKernel)(const struct PackedMatrix* w, const struct PreparedRows* x, int64_t row_begin,
                                    int64_t row_end, int64_t tile_begin, int64_t tile_end, float* y, int64_t y_stride,
                                    void* scratch) noexcept;
@@ -42,7 +50,8 @@ typedef void (*MatmulPackedKernel)(const struct PackedMatrix* w, const struct Pr
 // q is padded with zeros to a multiple of 32.
 typedef void (*QuantizeRowKernel)(const float* x, int64_t k, int8_t* q, float* d, float* s, float* s_half) noexcept;
 
-// One row of k floats rounded to bf16 (nearest even; not-a-number stays one), padded with a zero to an even count.
+// One row of k floats rounded to bf16 (nearest even; not-a-number stays one) and padded with zeros to a multiple of 32;
+// `out` is the row's place in its first tile.
 typedef void (*RoundRowKernel)(const float* x, int64_t k, uint16_t* out) noexcept;
 
 #define TAXIMETER_MATMUL_PACKED(level)                                                                          \
@@ -53,6 +62,13 @@ typedef void (*RoundRowKernel)(const float* x, int64_t k, uint16_t* out) noexcep
 TAXIMETER_MATMUL_PACKED(portable)
 TAXIMETER_MATMUL_PACKED(avx2)
 TAXIMETER_MATMUL_PACKED(avx512)
-TAXIMETER_MATMUL_PACKED(avx512_bf16)
-TAXIMETER_MATMUL_PACKED(amx)
 #undef TAXIMETER_MATMUL_PACKED
+
+// Where a level has more than the one before it.
+#define TAXIMETER_PRODUCT(name)                                                                                        \
+    void name(const struct PackedMatrix*, const struct PreparedRows*, int64_t, int64_t, int64_t, int64_t, float*, int64_t, \
+              void*) noexcept;
+TAXIMETER_PRODUCT(matmul_packed_amx)
+TAXIMETER_PRODUCT(matmul_bf16_avx512_bf16)  // bf16 weights
+TAXIMETER_PRODUCT(matmul_bf16_amx)          // bf16 and quantized weights
+#undef TAXIMETER_PRODUCT

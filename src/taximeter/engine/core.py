@@ -121,7 +121,12 @@ class EngineCore:
             step_tokens=step_tokens,
             max_running=options.max_running,
         )
-        self.kv = KVCacheManager(sizes, block_tokens=options.block_tokens, prefix_caching=options.prefix_caching)
+        self.kv = KVCacheManager(
+            sizes,
+            block_tokens=options.block_tokens,
+            prefix_caching=options.prefix_caching,
+            tells_prompts_apart=model.tells_prompts_apart,
+        )
         self._room_tokens = min(self.kv.capacity_tokens(step_tokens), max(tokens, MOST_TOKENS))
         self.scheduler = Scheduler(self.kv, step_tokens=options.step_tokens, max_running=options.max_running)
         self._model = model

@@ -222,17 +222,25 @@ class KVCacheManager:
     """Gives sequences the blocks they need, sharing full blocks of equal prefixes.
 
     `groups`: one for each group of layers, at most one that sees everything and then at most one that slides. Step
-    tokens, wherever they are asked for, are the most tokens of one sequence that a step computes.
+    tokens, wherever they are asked for, are the most tokens of one sequence that a step computes. With a model that
+    `tells_prompts_apart`, a block with generated tokens is not what the same tokens in a prompt would be, and is found
+    only by who has generated them too: a sequence that lost its memory, or one that got the same answer.
     """
 
     def __init__(
-        self, groups: Sequence[GroupSize], *, block_tokens: int = BLOCK_TOKENS, prefix_caching: bool = True
+        self,
+        groups: Sequence[GroupSize],
+        *,
+        block_tokens: int = BLOCK_TOKENS,
+        prefix_caching: bool = True,
+        tells_prompts_apart: bool = False,
     ) -> None:
         kinds = [size.window is not None for size in groups]
         if kinds not in ([False], [True], [False, True]):
             raise ValueError(f"layers see everything or slide, in this order; not {groups}")
         self.block_tokens = block_tokens
         self.prefix_caching = prefix_caching
+        self._tells_prompts_apart = tells_prompts_apart
         self._groups = [_Group(size, block_tokens) for size in groups]
 
     @property
@@ -345,11 +353,15 @@ class KVCacheManager:
         return hashes
 
     def _hash(self, sequence: SequenceState, index: int) -> bytes:
-        """The hash of full block `index`: of its tokens and, through its parent's hash, of all before it."""
+        """The hash of full block `index`: of its tokens, where it matters of who wrote them, and, through its parent's
+        hash, of all before it."""
         chain = sequence.block_hashes
         edges = range(len(chain) * self.block_tokens, (index + 2) * self.block_tokens, self.block_tokens)
         for start, end in pairwise(edges):
             parent = chain[-1] if chain else b""
             tokens = sequence.tokens(start, end)
-            chain.append(hashlib.blake2b(parent + pack(f"<{len(tokens)}I", *tokens), digest_size=16).digest())
+            content = parent + pack(f"<{len(tokens)}I", *tokens)
+            if self._tells_prompts_apart and end > len(sequence.prompt):
+                content += pack("<I", max(0, len(sequence.prompt) - start))
+            chain.append(hashlib.blake2b(content, digest_size=16).digest())
         return chain[index]

@@ -22,7 +22,8 @@ class ModelRunner:
         self._kv = KVMemory(model.config, blocks=blocks, block_tokens=block_tokens, kv_format=kv_format)
 
     def run(self, chunks: Sequence[Chunk]) -> F32:
-        """Compute all chunks in one pass; logits (chunks that catch up, vocabulary), in the order of `chunks`."""
+        """Compute all chunks, of which generated ones come first, in one pass; logits (chunks that catch up,
+        vocabulary), in the order of `chunks`."""
         return self._model.forward(self._lay_out(chunks), self._kv)
 
     def _lay_out(self, chunks: Sequence[Chunk]) -> Batch:
@@ -41,6 +42,7 @@ class ModelRunner:
             ),
             block_tables=block_tables,
             logit_rows=last_rows[[chunk.catches_up for chunk in chunks]],
+            generated_rows=sum(chunk.count for chunk in chunks if chunk.is_generated),
         )
 
     @staticmethod

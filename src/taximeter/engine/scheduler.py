@@ -34,19 +34,25 @@ class Chunk:
 
     @classmethod
     def next_of(cls, sequence: SequenceState, budget: int) -> Self:
-        """As much of what `sequence` is behind as fits into `budget` tokens."""
-        behind = sequence.known_tokens - sequence.computed_tokens
-        count = min(behind, budget)
-        return cls(sequence=sequence, start=sequence.computed_tokens, count=count, catches_up=count == behind)
+        """As much of what `sequence` is behind as fits into `budget` tokens: of its prompt, or of what follows it."""
+        start, known = sequence.computed_tokens, sequence.known_tokens
+        prompt = len(sequence.prompt)
+        end = min(start + budget, prompt if start < prompt else known)
+        return cls(sequence=sequence, start=start, count=end - start, catches_up=end == known)
 
     @property
     def end(self) -> int:
         return self.start + self.count
 
+    @property
+    def is_generated(self) -> bool:
+        """Whether these are tokens that the model wrote; else they are the prompt's."""
+        return self.start >= len(self.sequence.prompt)
+
 
 @dataclass(slots=True, kw_only=True)
 class SchedulerOutput:
-    """One step's plan."""
+    """One step's plan. Chunks of generated tokens come first."""
 
     chunks: list[Chunk] = field(default_factory=list[Chunk])
     admitted: list[SequenceState] = field(default_factory=list[SequenceState])
@@ -82,6 +88,7 @@ class Scheduler:
         if not plan.preempted:
             # A step that had to throw somebody out has no room to let somebody in.
             self._admit_waiting(plan, budget)
+        plan.chunks.sort(key=lambda chunk: not chunk.is_generated)
         return plan
 
     def _continue_running(self, plan: SchedulerOutput, budget: int) -> int:

@@ -26,6 +26,7 @@ class Boastful:
         self.config = config
         self.forward = model.forward
         self.weight_bytes_per_pass, self.arithmetic = model.weight_bytes_per_pass, model.arithmetic
+        self.tells_prompts_apart = model.tells_prompts_apart
 
 
 def phases(collected: Collected) -> list[Phase]:

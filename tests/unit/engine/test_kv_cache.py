@@ -52,6 +52,26 @@ def test_equal_tokens_after_different_beginnings_are_different_blocks() -> None:
     assert hit_of(manager, [2] * 16 + same + [0]) == 0
 
 
+@pytest.mark.parametrize(("apart", "found"), [(True, 16), (False, 48)])
+def test_an_answer_is_found_in_a_prompt_where_both_are_computed_alike(apart: bool, found: int) -> None:
+    """A prompt of 20 and an answer of 28, sent back as a prompt: what was computed as a prompt is there in any case."""
+    manager = KVCacheManager([GroupSize(blocks=64)], block_tokens=16, tells_prompts_apart=apart)
+    state = sequence(range(20))
+    assert manager.admit(state, sys.maxsize)
+    compute(manager, state)
+    for token in range(100, 128):
+        state.output.append(token)
+        assert manager.grow(state, state.known_tokens)
+        compute(manager, state)
+    manager.release(state)
+    assert hit_of(manager, [*range(20), *range(100, 128), 7]) == found
+    assert manager.admit(
+        state, sys.maxsize
+    )  # who wrote it, having lost its memory, finds it all, but for the last token
+    assert state.computed_tokens == 32
+    manager.release(state)
+
+
 def test_a_running_prefix_is_shared_not_copied() -> None:
     """Two live sequences with one prefix hold the same blocks, and letting one go leaves the other whole."""
     manager = KVCacheManager([GroupSize(blocks=8)], block_tokens=16)

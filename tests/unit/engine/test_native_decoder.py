@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from taximeter.engine import kernels
-from taximeter.engine.models import Batch, KVMemory, Model, load_model
+from taximeter.engine.models import Batch, KVMemory, Model, WeightFormat, load_model
 from taximeter.engine.models.decoder import F32
 from taximeter.engine.models.layer_groups import layer_groups
 from taximeter.engine.weights import open_checkpoint
@@ -36,7 +36,8 @@ class Piece:
     blocks: list[int]
 
 
-def batch_of(model: Model, pieces: list[Piece]) -> Batch:
+def batch_of(model: Model, pieces: list[Piece], generated: int = 0) -> Batch:
+    """All pieces as one step; the tokens of the first `generated` of them are generated."""
     groups = len(layer_groups(model.config))
     tables = np.full((len(pieces), max(len(piece.blocks) for piece in pieces)), -1, np.int32)
     for row, piece in enumerate(pieces):
@@ -53,6 +54,7 @@ def batch_of(model: Model, pieces: list[Piece]) -> Batch:
         slots=(slots,) * groups,
         block_tables=(tables,) * groups,
         logit_rows=np.cumsum([len(piece.tokens) for piece in pieces], dtype=np.int64) - 1,
+        generated_rows=sum(len(piece.tokens) for piece in pieces[:generated]),
     )
 
 
@@ -82,6 +84,44 @@ def test_a_mixed_step_equals_its_parts_bit_for_bit(form: Path, level: str) -> No
     model.forward(batch_of(model, [Piece(long[33:44], 33, elsewhere), Piece(short[:3], 0, there)]), memory)
     together = model.forward(batch_of(model, [Piece(long[44:], 44, elsewhere), Piece(short[3:], 3, there)]), memory)
     np.testing.assert_array_equal(together, np.stack(alone), err_msg=level)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"), [("tiny_llama", "int8"), ("tiny_llama", "bf16"), ("tiny_gemma3", None)], ids=str
+)
+def test_generated_rows_beside_prompts_equal_themselves_alone(
+    name: str, weights: WeightFormat | None, level: str
+) -> None:
+    """Three sequences go on, one with several tokens, while two prompts are read: the bits of each alone."""
+    model = load_model(open_checkpoint(GOLDEN / name), weights=weights)
+    written = [Piece([11], 3, [0]), Piece([12, 13, 14, 15], 6, [1]), Piece([16], 17, [2, 3])]
+    read = [Piece(list(range(20, 40)), 0, [4, 5]), Piece([41], 0, [6])]
+    before = [Piece(list(range(30, 30 + piece.start)), 0, piece.blocks) for piece in written]
+    memory = memory_of(model)
+    model.forward(batch_of(model, before), memory)
+    together = model.forward(batch_of(model, [*written, *read], generated=3), memory)
+    for index, piece in enumerate([*written, *read]):
+        memory = memory_of(model)
+        if index < 3:
+            model.forward(batch_of(model, [before[index]]), memory)
+            for i, token in enumerate(piece.tokens):
+                one = Piece([token], piece.start + i, piece.blocks)
+                logits = model.forward(batch_of(model, [one], generated=1), memory)
+        else:
+            logits = model.forward(batch_of(model, [piece]), memory)
+        np.testing.assert_array_equal(together[index], logits[0], err_msg=f"{level}, piece {index}")
+
+
+@pytest.mark.parametrize("weights", ["int8", "bf16", "f32"])
+def test_only_models_that_say_so_tell_prompts_apart(weights: WeightFormat, level: str) -> None:
+    """A generated token has the logits of the same token in a prompt; or nearly so, where tile units read prompts."""
+    model = load_model(open_checkpoint(TINY_LLAMA), weights=weights)
+    one, memory = Piece([5, 6, 7, 8], 0, [0]), memory_of(model)
+    as_prompt = model.forward(batch_of(model, [one]), memory).copy()
+    as_answer = model.forward(batch_of(model, [one], generated=1), memory)
+    assert np.array_equal(as_prompt, as_answer) != model.tells_prompts_apart
+    np.testing.assert_allclose(as_answer, as_prompt, atol=0.1 * float(np.abs(as_prompt).max()))
+    assert model.tells_prompts_apart == (level == "native:amx" and weights == "int8")
 
 
 @pytest.mark.parametrize("threads", [1, 3, 8])
@@ -126,6 +166,8 @@ NONSENSE: dict[str, tuple[Callable[[Batch], Batch], str]] = {
     "positions of another type": (lambda b: replace(b, positions=b.positions.astype(np.int64)), "dtype"),
     "too few slots": (lambda b: replace(b, slots=(b.slots[0][:-1],)), "slots"),
     "no table": (lambda b: replace(b, block_tables=()), "group"),
+    "more generated rows than rows": (lambda b: replace(b, generated_rows=21), "generated_rows"),
+    "fewer generated rows than none": (lambda b: replace(b, generated_rows=-1), "generated_rows"),
 }
 
 

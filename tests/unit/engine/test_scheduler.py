@@ -57,6 +57,25 @@ def test_the_first_token_comes_after_the_last_chunk_only() -> None:
     assert said == [0, 0, 1]
 
 
+def test_who_lost_its_memory_reads_its_prompt_before_what_it_wrote() -> None:
+    """No chunk holds both: the two may be computed in different ways, and a pass wants what was generated first."""
+    engine = scheduler()
+    lost, prompt = sequence(20, "lost"), sequence(30, "prompt", first=500)
+    engine.add(lost)
+    for _ in range(5):
+        run(engine)
+    engine.preempt(lost)
+    assert counts(run(engine)) == {"lost": 4}  # 16 were found again
+    assert len(lost.output) == 5
+    engine.add(prompt)
+    plan = run(engine)
+    assert [(chunk.sequence.request_id, chunk.count, chunk.is_generated) for chunk in plan.chunks] == [
+        ("lost", 5, True),
+        ("prompt", 30, False),
+    ]
+    assert len(lost.output) == 6
+
+
 def test_without_a_budget_everything_runs_at_once() -> None:
     """None is no limit: two prompts go through whole, in one step."""
     engine = scheduler(step_tokens=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +16,17 @@ from taximeter.engine import kernels
 from taximeter.engine.kernels.contract import F32
 from taximeter.engine.kernels.matmul_packed import (
     PackedMatrix,
+    matmul_bf16,
     matmul_packed,
+    multiplies_bf16,
     pack,
     quantize_activations,
     reference_float_matmul,
     reference_matmul,
     reference_quantize,
+    reference_tile_matmul,
     round_activations,
+    round_weights,
 )
 from taximeter.engine.weights.dequantize import TYPES, dequantize
 from tests.unit.kernels.weight_blocks import BITS, FLOATS, KINDS, Made, block_weights, make
@@ -104,14 +109,10 @@ def test_quantized_weights_follow_the_definition(level: str, kind: str, rows: in
     ("rows", "n", "k"), [(r, n, k) for (r, n, _), k in zip(HOSTILE, (1, 2, 31, 32, 33, 64, 65, 7, 100), strict=True)]
 )
 def test_float_weights_follow_the_definition(level: str, kind: str, rows: int, n: int, k: int) -> None:
-    """Every shape gives the bits that the definition gives, or where a unit for bf16 is at work, its precision."""
+    """Every shape gives the bits that the definition gives."""
     w, packed = float_matrix(kind, n, k)
     x = normal(rows, k)
-    y = matmul_packed(x, packed, level)
-    if kind == "BF16" and _native.rounds_bf16(level):
-        assert_close(widened(round_activations(x, level))[:, :k], w, y)
-    else:
-        assert_same_bits(y, reference_float_matmul(x, w, fused=fused(level)))
+    assert_same_bits(matmul_packed(x, packed, level), reference_float_matmul(x, w, fused=fused(level)))
 
 
 @every_level
@@ -232,10 +233,69 @@ def test_a_broken_scale_spoils_its_own_output_only(level: str, kind: str, broken
     assert_same_bits(np.delete(y, 18, axis=1), np.delete(whole, 18, axis=1))
 
 
+UNITS = [(level, kind) for level in LEVELS for kind in KINDS if multiplies_bf16(level, kind)]
+every_unit = pytest.mark.parametrize(("level", "kind"), UNITS)
+
+
+def for_units(kind: str, n: int, k: int) -> tuple[F32, PackedMatrix]:
+    """A matrix, and the bf16 values that units take it for."""
+    if kind in FLOATS:
+        return float_matrix(kind, n, k)
+    made, packed = matrix(kind, n, k)
+    return round_weights(made.weights), packed
+
+
+@every_unit
+@pytest.mark.parametrize(("rows", "n", "blocks"), [*HOSTILE, (32, 32, 4), (100, 40, 70), (600, 18, 2)])
+def test_units_for_bf16_follow_their_definition(level: str, kind: str, rows: int, n: int, blocks: int) -> None:
+    """Every shape, however ragged: tile units give the bits of their order, others the precision of a sum."""
+    k = blocks * block_weights(kind) if kind not in FLOATS else 32 * blocks - blocks % 3
+    (w, packed), x = for_units(kind, n, k), normal(rows, k)
+    y = matmul_bf16(x, packed, level)
+    rounded = widened(round_activations(x, level))[:, :k].copy()
+    if level == "amx":
+        assert_same_bits(y, reference_tile_matmul(rounded, w))
+    else:
+        assert_close(rounded, w, y)
+
+
+@every_unit
+@pytest.mark.parametrize("values", UNFRIENDLY)
+def test_units_for_bf16_bear_unfriendly_activations(level: str, kind: str, values: str) -> None:
+    """Outliers, zeros, denormals and huge values: the precision of a sum, with what is denormal taken for zero."""
+    (w, packed), x = for_units(kind, 20, 256), unfriendly(values, 256)
+    rounded = widened(round_activations(x, level))[:, :256].copy()
+    assert_close(
+        np.where(np.abs(rounded) < np.finfo(np.float32).tiny, np.float32(0), rounded), w, matmul_bf16(x, packed, level)
+    )
+
+
+@every_unit
+def test_units_for_bf16_compute_each_row_for_itself(level: str, kind: str) -> None:
+    """The same bits alone, in any company and at any place; and what is broken in one row stays there."""
+    packed, x = any_matrix(kind, 33, 512 if kind not in FLOATS else 77), normal(70, 512 if kind not in FLOATS else 77)
+    whole, order = matmul_bf16(x, packed, level), np.random.default_rng(0).permutation(70)
+    assert_same_bits(np.concatenate([matmul_bf16(x[r : r + 1], packed, level) for r in range(70)]), whole)
+    assert_same_bits(matmul_bf16(x[order], packed, level), whole[order])
+    for broken in (np.inf, np.nan):
+        spoiled = x.copy()
+        spoiled[19, 40] = broken
+        y = matmul_bf16(spoiled, packed, level)
+        assert not np.isfinite(y[19]).any()
+        assert_same_bits(np.delete(y, 19, axis=0), np.delete(whole, 19, axis=0))
+
+
+@pytest.mark.parametrize(("level", "kind"), [pair for pair in product(LEVELS, KINDS) if pair not in UNITS])
+def test_where_there_are_no_units_the_product_is_refused(level: str, kind: str) -> None:
+    """By name, before anything is computed."""
+    with pytest.raises(ValueError, match=f"{level} has no units"):
+        matmul_bf16(normal(1, 512), any_matrix(kind, 5, 512), level)
+
+
 @every_level
 @pytest.mark.parametrize("k", [1, 2, 31, 64, 577])
 def test_activations_are_rounded_to_bf16(level: str, k: int) -> None:
-    """To nearest, halves to even; a denormal may become zero; an odd end is padded with one."""
+    """To nearest, halves to even; a denormal may become zero; the end of a row is padded with zeros."""
     x = np.concatenate([normal(4, k), normal(1, k) * np.float32(1e-39), normal(1, k) * np.float32(1e38)])
     x[1] = np.resize([1.00390625, 1.01171875, np.inf, -np.inf, 3.4e38, -0.0], k)  # two ties, the second one upwards
     ours = round_activations(x, level)
@@ -285,7 +345,7 @@ def test_no_rows(level: str) -> None:
 def test_wrong_arrays_are_refused(level: str, x: F32, out: F32, complaint: str) -> None:
     """A wrong dtype, shape or layout is a ValueError that names it, never a copy behind the caller's back."""
     with pytest.raises(ValueError, match=complaint):
-        _native.matmul_packed(level, matrix("Q8_0", 5, 32)[1], x, out)
+        _native.matmul_packed(level, matrix("Q8_0", 5, 32)[1], x, out, bf16=False)
 
 
 def test_a_level_that_is_not_here_is_refused() -> None:

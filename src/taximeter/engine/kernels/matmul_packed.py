@@ -9,8 +9,14 @@ d = max|x| / 127. With Σ exact in integers, an output is, group after group (q6
     acc = fma(float(Σ code·q) × scale, d, acc);  acc = fma(minimum, d × Σ q, acc)
 
 and for float weights, feature after feature, acc = fma(w, x, acc). So a row never depends on its batch, and levels with
-fused multiply-add agree bit for bit. Two differ: `portable` rounds product and sum one by one, and where a level
-`rounds_bf16`, bf16 weights meet activations rounded to bf16, in the pairwise order of the processor's unit.
+fused multiply-add agree bit for bit; `portable` rounds product and sum one by one.
+
+Where a level `multiplies_bf16`, there is `matmul_bf16` too: weights and activations, each rounded to bf16, multiplied
+by units made for it, whose order of adding is theirs. That of tile units (`amx`) is, group of 32 after group,
+
+    acc = acc + (Σ over even features + Σ over odd features), each Σ by fused multiply-add in ascending order from zero
+
+with denormals taken for zero.
 """
 
 from __future__ import annotations
@@ -30,6 +36,7 @@ U16 = npt.NDArray[np.uint16]
 PackedMatrix = _native.PackedMatrix
 
 GROUP = 32
+_TILE_ROWS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +79,20 @@ def unpack_rows(w: PackedMatrix, indices: npt.NDArray[np.int64]) -> F32:
 def matmul_packed(x: F32, w: PackedMatrix, level: str) -> F32:
     """x @ w.T at a native level, for example `avx2`: (rows, k) × (n, k) → a new array (rows, n)."""
     out = np.empty((len(x), w.n), np.float32)
-    _native.matmul_packed(level, w, x, out)
+    _native.matmul_packed(level, w, x, out, bf16=False)
     return out
+
+
+def matmul_bf16(x: F32, w: PackedMatrix, level: str) -> F32:
+    """`matmul_packed` by the units for bf16. ValueError where a level has none for it: see `multiplies_bf16`."""
+    out = np.empty((len(x), w.n), np.float32)
+    _native.matmul_packed(level, w, x, out, bf16=True)
+    return out
+
+
+def multiplies_bf16(level: str, kind: str) -> bool:
+    """Whether a level has `matmul_bf16` for matrices of a kind."""
+    return _native.multiplies_bf16(level, kind)
 
 
 def quantize_activations(x: F32, level: str) -> QuantizedRows:
@@ -84,10 +103,11 @@ def quantize_activations(x: F32, level: str) -> QuantizedRows:
 
 
 def round_activations(x: F32, level: str) -> U16:
-    """x rounded to bf16, padded with a zero to an even count: what meets bf16 weights where a level `rounds_bf16`."""
-    out = np.empty((len(x), x.shape[1] + x.shape[1] % 2), np.uint16)
-    _native.round_activations(level, x, out)
-    return out
+    """What `matmul_bf16` makes of x first: bf16, padded with zeros to a multiple of 32 features."""
+    rows, groups = len(x), -(-x.shape[1] // GROUP)
+    tiles = np.zeros((-(-rows // _TILE_ROWS), groups, _TILE_ROWS, GROUP), np.uint16)
+    _native.round_activations(level, x, tiles)
+    return tiles.swapaxes(1, 2).reshape(-1, groups * GROUP)[:rows]
 
 
 def reference_quantize(x: F32) -> QuantizedRows:
@@ -125,13 +145,36 @@ def reference_matmul(x: F32, w: GroupedWeights, *, fused: bool = True) -> F32:
 
 
 def reference_float_matmul(x: F32, w: F32, *, fused: bool = True) -> F32:
-    """`matmul_packed` for float weights in numpy, bit for bit but where a level `rounds_bf16`."""
+    """`matmul_packed` for float weights in numpy, bit for bit."""
     require("x", x, np.float32, None, None)
     require("w", w, np.float32, None, x.shape[1])
     acc = np.zeros((len(x), len(w)), np.float32)
     for i in range(x.shape[1]):
         acc = _fma(w[:, i], x[:, i, None], acc, fused)
     return acc
+
+
+def reference_tile_matmul(x: F32, w: F32) -> F32:
+    """`matmul_bf16` of tile units in numpy, bit for bit where no denormal turns up; x and w hold bf16 values."""
+    require("x", x, np.float32, None, None)
+    require("w", w, np.float32, None, x.shape[1])
+    acc = np.zeros((len(x), len(w)), np.float32)
+    for start in range(0, x.shape[1], GROUP):
+        sums = np.zeros((2, *acc.shape), np.float32)
+        for i in range(start, min(start + GROUP, x.shape[1])):
+            sums[i % 2] = _fma(w[:, i], x[:, i, None], sums[i % 2], fused=True)
+        acc = acc + (sums[0] + sums[1])
+    return acc
+
+
+def round_weights(w: GroupedWeights) -> F32:
+    """The bf16 values, as float32 (n, k), that `matmul_bf16` takes weights for: code × scale + minimum rounded once to
+    float32, then to nearest in bf16, halves away from zero."""
+    span = w.codes.shape[1] // w.scales.shape[1]
+    scales, minimums = (np.repeat(values, span, axis=1) for values in (w.scales, w.minimums))
+    return (
+        (_fma(w.codes.astype(np.float32), scales, minimums, fused=True).view(np.uint32) + 0x8000) & 0xFFFF0000
+    ).view(np.float32)
 
 
 def _fma(a: F32, b: F32, c: F32, fused: bool) -> F32:

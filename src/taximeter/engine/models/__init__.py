@@ -59,7 +59,12 @@ class Model(Protocol):
 
     @property
     def arithmetic(self) -> Arithmetic:
-        """In which numbers most of the weights are multiplied, where the processor has units for them."""
+        """In which numbers most of the weights are multiplied with a prompt, where the processor has units for them."""
+        ...
+
+    @property
+    def tells_prompts_apart(self) -> bool:
+        """Whether a token gets slightly other numbers as part of a prompt than where the model wrote it."""
         ...
 
     def profile_ns(self) -> Mapping[str, int]:
@@ -70,7 +75,8 @@ class Model(Protocol):
         """Compute all rows, write their keys and values, and return logits (logit rows, vocabulary).
 
         The rows of a sequence follow each other in ascending position, and logit rows ascend. A row's logits depend on
-        its own sequence only: not on the other rows, nor on how its prompt was cut.
+        its own sequence only: not on the other rows, nor on how its prompt was cut; and if the model
+        `tells_prompts_apart`, on which of its tokens are generated. Rows that are come first.
         """
         ...
 
@@ -92,7 +98,13 @@ class LoadedModel:
 
     @property
     def arithmetic(self) -> Arithmetic:
-        return "f32" if kernels.native_level() is None else self._native.arithmetic
+        level = kernels.native_level()
+        return "f32" if level is None else self._native.arithmetic(level)
+
+    @property
+    def tells_prompts_apart(self) -> bool:
+        level = kernels.native_level()
+        return level is not None and self._native.tells_prompts_apart(level)
 
     def profile_ns(self) -> Mapping[str, int]:
         """See `Model.profile_ns`. The reference does not count."""

@@ -29,7 +29,8 @@ class Batch:
     """One step's rows, of which `logit_rows` are those whose logits are wanted. For each group of layers
     (`layer_groups`), `slots[group][r]` is where row r's key and value go (block × block tokens + offset), and
     `block_tables[group]` (sequences × blocks, one shape for all groups) has row r's sequence in its row `row_seq[r]`.
-    Entries before the first row's window, or after the last row, name no block."""
+    Entries before the first row's window, or after the last row, name no block. The first `generated_rows` are tokens
+    that a model wrote, and the others those of a prompt: see `Model.forward`."""
 
     token_ids: I64
     positions: I32
@@ -37,6 +38,7 @@ class Batch:
     slots: tuple[I64, ...]
     block_tables: tuple[I32, ...]
     logit_rows: I64
+    generated_rows: int = 0
 
 
 def inverse_frequencies(config: ModelConfig, *, sliding: bool) -> npt.NDArray[np.float64]:

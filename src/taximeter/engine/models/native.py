@@ -33,7 +33,8 @@ class NativeDecoder:
     def __init__(self, checkpoint: Checkpoint, weights: WeightFormat | None, *, profile: bool = False) -> None:
         self.config = config = checkpoint.config
         # Who asks for bf16 weights gets bf16 units, which round activations; a file's own are computed exactly.
-        self._decoder = _empty(config, bf16_units=weights == "bf16")
+        self._bf16_units = weights == "bf16"
+        self._decoder = _empty(config, bf16_units=self._bf16_units)
         names = frozenset(checkpoint.names())
         weights_by_kind: Counter[str] = Counter()
 
@@ -57,12 +58,22 @@ class NativeDecoder:
                     self._decoder.set_vector(layer, part, checkpoint.tensor(f"{prefix}{part}"))
         self._decoder.finish()
         self._decoder.profile(profile)
-        [(most, _)] = weights_by_kind.most_common(1)
-        self.arithmetic: Arithmetic = "int8" if most.startswith("Q") else "bf16" if weights == "bf16" else "f32"
+        self._kinds = [kind for kind, _ in weights_by_kind.most_common()]
 
     @property
     def weight_bytes_per_pass(self) -> int:
         return self._decoder.pass_bytes
+
+    def arithmetic(self, level: str) -> Arithmetic:
+        """See `Model.arithmetic`."""
+        most = self._kinds[0]
+        if not most.startswith("Q"):
+            return "bf16" if self._bf16_units else "f32"
+        return "bf16" if _native.multiplies_bf16(level, most) else "int8"
+
+    def tells_prompts_apart(self, level: str) -> bool:
+        """See `Model.tells_prompts_apart`: where tile units read prompts, and only those."""
+        return any(kind.startswith("Q") and _native.multiplies_bf16(level, kind) for kind in self._kinds)
 
     def profile_ns(self) -> Mapping[str, int]:
         """See `Model.profile_ns`."""
@@ -81,6 +92,7 @@ class NativeDecoder:
             list(batch.block_tables),
             batch.logit_rows,
             logits,
+            batch.generated_rows,
         )
         return logits
 
