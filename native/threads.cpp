@@ -14,7 +14,7 @@ constexpr std::uint32_t kOpen = 1, kOneInside = 2;
 // How long a thread looks again and again before it sleeps. Between two steps: about what Python needs from one to the next,
 // so that a busy engine does not wake its threads at every token and an idle one sleeps at once. Inside a step, where the
 // others are microseconds away: longer, but giving the processor away between looks.
-constexpr int kSpinsBetweenJobs = 4000, kSpinsAtBarrier = 2000, kYieldsAtBarrier = 200;
+constexpr int kSpinsBetweenJobs = 4000, kSpinsInside = 2000, kYieldsInside = 200;
 
 void pause() noexcept {
 #if TAXIMETER_X86
@@ -39,8 +39,27 @@ void wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t old, int 
 
 }  // namespace
 
-void Team::wait_for(std::uint32_t old) noexcept {
-    while (phase_.load(std::memory_order_acquire) == old) wait_while(phase_, old, kSpinsAtBarrier, kYieldsAtBarrier);
+std::int64_t Team::claim(std::int64_t tasks) noexcept {
+    std::uint64_t ticket = phases_.ticket.load(std::memory_order_relaxed);
+    while (ticket >> 32 == phase_ && (ticket & 0xffffffff) < static_cast<std::uint64_t>(tasks)) {
+        if (phases_.ticket.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acquire, std::memory_order_relaxed))
+            return static_cast<std::int64_t>(ticket & 0xffffffff);
+    }
+    return -1;
+}
+
+void Team::finish(std::int64_t done, std::int64_t tasks) noexcept {
+    const std::uint32_t phase = phase_++;
+    if (done > 0 && phases_.done.fetch_add(done, std::memory_order_acq_rel) + done == tasks) {
+        phases_.done.store(0, std::memory_order_relaxed);
+        phases_.ticket.store(std::uint64_t{phase_} << 32, std::memory_order_release);
+        phases_.ended.store(phase_, std::memory_order_release);
+        phases_.ended.notify_all();
+        return;
+    }
+    // A late thread, many phases behind, is not held up by any of them.
+    for (std::uint32_t ended; (ended = phases_.ended.load(std::memory_order_acquire)) <= phase;)
+        wait_while(phases_.ended, ended, kSpinsInside, kYieldsInside);
 }
 
 ThreadPool::ThreadPool(int threads) { start(threads); }
@@ -48,7 +67,6 @@ ThreadPool::ThreadPool(int threads) { start(threads); }
 void ThreadPool::start(int threads) {
     scratch_.resize(static_cast<std::size_t>(threads));
     scratch_bytes_ = 0;
-    team_.threads_ = threads;
     for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work_until_stopped(i); });
 }
 
@@ -64,50 +82,48 @@ void ThreadPool::resize(int threads) {
     start(threads);
 }
 
-void ThreadPool::provide_scratch(std::size_t bytes) {
-    if (bytes <= scratch_bytes_) return;
-    for (Memory& scratch : scratch_) scratch = Memory(bytes, Memory::Pages::huge);
-    scratch_bytes_ = bytes;
+void ThreadPool::run(std::int64_t tasks, std::size_t scratch_bytes, Task task, void* job) {
+    struct Tasks {
+        std::int64_t count;
+        Task task;
+        void* job;
+    } all{tasks, task, job};
+    perform(
+        tasks <= 1, scratch_bytes,
+        [](void* job, Team& team, int, std::uint8_t* scratch) noexcept {
+            const Tasks& all = *static_cast<const Tasks*>(job);
+            team.share(
+                all.count, [](std::int64_t) noexcept {}, [&](std::int64_t task) noexcept { all.task(all.job, task, scratch); });
+        },
+        &all);
 }
 
-void ThreadPool::run(std::int64_t tasks, std::size_t scratch_bytes, Task task, void* job) {
-    const std::lock_guard turn(turn_);
-    provide_scratch(scratch_bytes);
-    task_ = task;
-    together_ = nullptr;
-    job_ = job;
-    tasks_ = tasks;
-    team_.next_.store(0, std::memory_order_relaxed);
+void ThreadPool::together(std::size_t scratch_bytes, Function function, void* job) {
+    perform(false, scratch_bytes, function, job);
+}
 
-    const bool shared = tasks > 1 && !workers_.empty();
-    if (shared) {
-        door_.store(kOpen, std::memory_order_release);
-        ring();
+void ThreadPool::perform(bool alone, std::size_t scratch_bytes, Function function, void* job) {
+    const std::lock_guard turn(turn_);
+    if (scratch_bytes > scratch_bytes_) {
+        for (Memory& scratch : scratch_) scratch = Memory(scratch_bytes, Memory::Pages::huge);
+        scratch_bytes_ = scratch_bytes;
     }
+    function_ = function;
+    job_ = job;
+    phases_.ticket.store(0, std::memory_order_relaxed);
+    phases_.ended.store(0, std::memory_order_relaxed);
+    if (alone || workers_.empty()) {
+        take_part(0);
+        return;
+    }
+    door_.store(kOpen, std::memory_order_release);
+    ring();
     take_part(0);
-    if (!shared) return;
     std::uint32_t inside = door_.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen;
     while (inside != 0) {
-        wait_while(door_, inside, kSpinsAtBarrier, kYieldsAtBarrier);
+        wait_while(door_, inside, kSpinsInside, kYieldsInside);
         inside = door_.load(std::memory_order_acquire);
     }
-}
-
-void ThreadPool::together(std::size_t scratch_bytes, Together function, void* job) {
-    const std::lock_guard turn(turn_);
-    provide_scratch(scratch_bytes);
-    together_ = function;
-    job_ = job;
-    team_.next_.store(0, std::memory_order_relaxed);
-    if (!workers_.empty()) {
-        door_.store(kOpen, std::memory_order_release);
-        ring();
-    }
-    take_part(0);
-    // Nobody finds the door shut before coming in: the last barrier needs everybody.
-    team_.barrier([this]() noexcept { door_.fetch_and(~kOpen, std::memory_order_acq_rel); });
-    for (std::uint32_t inside; (inside = door_.load(std::memory_order_acquire)) != 0;)
-        wait_while(door_, inside, kSpinsAtBarrier, kYieldsAtBarrier);
 }
 
 void ThreadPool::ring() noexcept {
@@ -123,18 +139,13 @@ void ThreadPool::work_until_stopped(int index) noexcept {
         if (stopping_.load(std::memory_order_relaxed)) return;
         if (!enter()) continue;
         take_part(index);
-        if (together_ != nullptr) team_.barrier([this]() noexcept { door_.fetch_and(~kOpen, std::memory_order_acq_rel); });
         leave();
     }
 }
 
 void ThreadPool::take_part(int index) noexcept {
-    std::uint8_t* scratch = scratch_[static_cast<std::size_t>(index)].as();
-    if (together_ != nullptr) {
-        together_(job_, team_, index, scratch);
-        return;
-    }
-    for (std::int64_t task; (task = team_.claim()) < tasks_;) task_(job_, task, scratch);
+    Team team(phases_, threads());
+    function_(job_, team, index, scratch_[static_cast<std::size_t>(index)].as());
 }
 
 bool ThreadPool::enter() noexcept {

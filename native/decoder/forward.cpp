@@ -1,5 +1,5 @@
-// One step, from token ids to logits: every thread of the pool runs Pass::run, and they meet at a barrier after each kind of
-// work. Which thread takes which task is chance; what a task computes is not.
+// One step, from token ids to logits: every thread of the pool runs Pass::run, a phase for each kind of work. Which thread
+// takes which task is chance; what a task computes is not.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -20,7 +20,7 @@ constexpr std::int64_t kGateValues = kPromptBlock * gate_tiles(kPromptBlock) * k
 constexpr std::int64_t kTasksPerThread = 6;
 
 // A step of so few values that every thread does the work on whole rows for itself, in memory of its own: cheaper than
-// one thread doing it while the others wait at one more barrier.
+// one thread doing it in a phase more while the others wait.
 constexpr std::int64_t kFewValues = 4096;
 
 constexpr std::size_t kGateScratchBytes = 2 * kGateValues * sizeof(float);
@@ -93,37 +93,44 @@ private:
         return {begin, std::min(begin + kPromptBlock, active.count), false};
     }
 
-    // Work on each of the first `count` rows: shared out, or done by everybody.
+    // Work on each of the first `count` rows that the next phase's tasks read: shared out now or, in a step of few rows, left
+    // for each thread that gets one of those tasks. Gives what `Team::share` is to call before them. `work(row, keeps)`: where
+    // every thread works in memory of its own, one of them is told to keep what later phases read where all find it.
     template <typename Work>
-    void each_row(Team& team, std::int64_t count, Work&& work) noexcept {
-        if (few_) {
-            for (std::int64_t row = 0; row < count; ++row) work(row);
-            return;
-        }
+    auto each_row(Team& team, std::int64_t count, Work work) noexcept {
         const std::int64_t chunk = std::clamp<std::int64_t>(count / (2 * team.threads()), 1, 16);
-        share(team, count, chunk, [&](std::int64_t begin, std::int64_t end) noexcept {
-            for (std::int64_t row = begin; row < end; ++row) work(row);
+        if (!few_)
+            share(team, count, chunk, [&](std::int64_t begin, std::int64_t end) noexcept {
+                for (std::int64_t row = begin; row < end; ++row) work(row, false);
+            });
+        return [this, count, work](std::int64_t task) noexcept {
+            for (std::int64_t row = 0; few_ && row < count; ++row) work(row, task == 0);
+        };
+    }
+
+    // A phase of `count` pieces, given out at most `size` at a time.
+    template <typename Work, typename Ready = decltype([](std::int64_t) noexcept {})>
+    void share(Team& team, std::int64_t count, std::int64_t size, Work&& work, Ready&& ready = {}) noexcept {
+        team.share(ceil_div(count, size), ready, [&](std::int64_t task) noexcept {
+            work(task * size, std::min((task + 1) * size, count));
         });
     }
 
-    // Gives `count` pieces of at most `size` out to the threads, then waits for all of them.
-    template <typename Work>
-    void share(Team& team, std::int64_t count, std::int64_t size, Work&& work) noexcept {
-        for (std::int64_t at; (at = team.claim() * size) < count;) work(at, std::min(at + size, count));
-        team.barrier();
-    }
-
+    template <typename Ready>
     void multiply(Team& team, const PreparedRows& rows, const Active& active, std::initializer_list<Product> products,
-                  std::uint8_t* scratch) noexcept;
+                  std::uint8_t* scratch, const Ready& ready) noexcept;
     void multiply_block(const PackedMatrix& w, const PreparedRows& rows, const Active& active, const RowBlock& block,
                         std::int64_t tile, std::int64_t tile_end, float* out, std::int64_t stride, std::uint8_t* scratch) const noexcept;
     void prepare_row(const float* row, std::int64_t k, std::int64_t at, std::int64_t total, PreparedBuffer& to, const Active& active,
                      std::int64_t index, std::initializer_list<const PackedMatrix*> readers) const noexcept;
-    void add_product(const Rows& rows, std::int64_t place, std::int64_t row, const float* post_norm) const noexcept;
+    void add_product(const Rows& rows, const float* x, std::int64_t place, std::int64_t row, const float* post_norm) const noexcept;
     void finish_heads(const Layer& layer, const PagedAttention& job, std::int64_t row, std::int64_t kv_head) const noexcept;
     void attend(Team& team, const Layer& layer, std::uint8_t* scratch) noexcept;
-    void feed_forward(Team& team, const Layer& layer, const PreparedRows& rows, const Active& active, std::uint8_t* scratch) noexcept;
-    void head(Team& team, const Rows& mine, const Active& active, const float* post_norm, int thread, std::uint8_t* scratch) noexcept;
+    template <typename Ready>
+    void feed_forward(Team& team, const Layer& layer, const PreparedRows& rows, const Active& active, std::uint8_t* scratch,
+                      const Ready& ready) noexcept;
+    void head(Team& team, const Rows& mine, const Active& active, const float* x, const float* post_norm, int thread,
+              std::uint8_t* scratch) noexcept;
     PagedAttention attention_of(const Layer& layer) const noexcept;
     void note(int thread, Phase phase) noexcept;
 
@@ -190,32 +197,42 @@ void Pass::run(Team& team, int thread, std::uint8_t* scratch) noexcept {
         Workspace::Private& own = work_.own[static_cast<std::size_t>(thread)];
         mine = {own.x.as<float>(), own.normed.as<float>(), &own.prepared};
     }
-    each_row(team, rows, [&](std::int64_t row) noexcept {
-        unpack_row(decoder_.embedding_, step_.token_ids[row], mine.x + row * hidden);
-        if (shape_.embedding_scale != 1.0f) kernels_.rows->scale(mine.x + row * hidden, shape_.embedding_scale, hidden);
-    });
-    note(thread, kEmbedding);
+    // The residual stream is everybody's between phases. In a step of few rows those who work on a row read it here and keep
+    // what they made of it there, until that is where it is read; else it changes where it is.
+    float* x = work_.x.as<float>();
+    float* next_x = few_ ? work_.next_x.as<float>() : x;
 
-    bool pending = false;  // a product waits to be added to the residual stream, through `post_norm` if there is one
-    const float* post_norm = nullptr;
+    const float* post_norm = nullptr;  // of the product that waits to be added to the residual stream
     Active active{rows, apart_ ? step_.generated_rows : 0, nullptr};
     for (const Layer& layer : decoder_.layers_) {
         const auto& w = layer.matrices;
-        const auto settle = [&](const float* norm, std::initializer_list<const PackedMatrix*> readers) noexcept {
-            each_row(team, active.count, [&](std::int64_t i) noexcept {
+        const bool first = &layer == &decoder_.layers_.front();
+        // Every row, from the product before it to the forms that the products behind it read.
+        const auto settle = [&](const float* norm, bool embeds, auto... readers) noexcept {
+            const float* from = x;
+            float* to = next_x;
+            std::swap(x, next_x);
+            return each_row(team, active.count, [=, this](std::int64_t i, bool keeps) noexcept {
                 const std::int64_t row = active.at(i);
-                if (pending) add_product(mine, i, row, post_norm);
-                kernels_.rows->rms_norm(mine.x + row * hidden, norm, hidden, shape_.rms_eps, mine.normed + i * hidden);
-                prepare_row(mine.normed + i * hidden, hidden, 0, hidden, *mine.prepared, active, i, readers);
+                float* own = mine.x + row * hidden;
+                if (embeds) {
+                    unpack_row(decoder_.embedding_, step_.token_ids[row], own);
+                    if (shape_.embedding_scale != 1.0f) kernels_.rows->scale(own, shape_.embedding_scale, hidden);
+                } else {
+                    add_product(mine, from, i, row, post_norm);
+                }
+                if (keeps) std::copy_n(own, hidden, to + row * hidden);
+                kernels_.rows->rms_norm(own, norm, hidden, shape_.rms_eps, mine.normed + i * hidden);
+                prepare_row(mine.normed + i * hidden, hidden, 0, hidden, *mine.prepared, active, i, {readers...});
             });
-            note(thread, kRowWork);
         };
 
-        settle(layer.vectors[kAttentionNorm], {&w[kQuery], &w[kKey], &w[kValue]});
+        const auto before_heads = settle(layer.vectors[kAttentionNorm], first, &w[kQuery], &w[kKey], &w[kValue]);
+        note(thread, kRowWork);
         float* heads = work_.heads.as<float>();
         multiply(team, mine.prepared->view(rows, hidden, mine.normed, hidden), active,
                  {{&w[kQuery], heads, heads_width_}, {&w[kKey], heads + queries_, heads_width_},
-                  {&w[kValue], heads + queries_ + keys_, heads_width_}}, scratch);
+                  {&w[kValue], heads + queries_ + keys_, heads_width_}}, scratch, before_heads);
         note(thread, kQkvProduct);
 
         const PagedAttention job = attention_of(layer);
@@ -233,7 +250,7 @@ void Pass::run(Team& team, int thread, std::uint8_t* scratch) noexcept {
         note(thread, kAttention);
 
         const float* attended = work_.attended.as<float>();
-        each_row(team, active.count, [&](std::int64_t i) noexcept {
+        const auto before_out = each_row(team, active.count, [=, this, &w](std::int64_t i, bool) noexcept {
             prepare_row(attended + active.at(i) * queries_, queries_, 0, queries_, *mine.prepared, active, i, {&w[kAttentionOut]});
         });
         if (active.rows != nullptr && reads_f32(w[kAttentionOut])) {
@@ -244,20 +261,20 @@ void Pass::run(Team& team, int thread, std::uint8_t* scratch) noexcept {
         }
         note(thread, kRowWork);
         multiply(team, mine.prepared->view(active.count, queries_, attended, queries_), active,
-                 {{&w[kAttentionOut], work_.product.as<float>(), hidden}}, scratch);
+                 {{&w[kAttentionOut], work_.product.as<float>(), hidden}}, scratch, before_out);
         note(thread, kOutProduct);
-        pending = true;
         post_norm = layer.vectors[kPostAttentionNorm];
 
-        settle(layer.vectors[kFeedForwardNorm], {&w[kGate], &w[kUp]});
-        feed_forward(team, layer, mine.prepared->view(active.count, hidden, mine.normed, hidden), active, scratch);
+        const auto before_gate = settle(layer.vectors[kFeedForwardNorm], false, &w[kGate], &w[kUp]);
+        note(thread, kRowWork);
+        feed_forward(team, layer, mine.prepared->view(active.count, hidden, mine.normed, hidden), active, scratch, before_gate);
         note(thread, kFeedForward);
         multiply(team, work_.wide.view(active.count, shape_.ff, work_.gated.as<float>(), shape_.ff), active,
-                 {{&w[kDown], work_.product.as<float>(), hidden}}, scratch);
+                 {{&w[kDown], work_.product.as<float>(), hidden}}, scratch, [](std::int64_t) noexcept {});
         note(thread, kDownProduct);
         post_norm = layer.vectors[kPostFeedForwardNorm];
     }
-    head(team, mine, active, post_norm, thread, scratch);
+    head(team, mine, active, x, post_norm, thread, scratch);
 }
 
 // Part [at, at + k) of a row of `total` values, in the forms that its readers want. `at` is a multiple of a group. Rows that
@@ -288,8 +305,9 @@ void Pass::multiply_block(const PackedMatrix& w, const PreparedRows& rows, const
     kernels_.matmul_bf16(&w, &rows, block.begin - first, block.end - first, tile, tile_end, out + first * stride, stride, scratch);
 }
 
+template <typename Ready>
 void Pass::multiply(Team& team, const PreparedRows& rows, const Active& active, std::initializer_list<Product> products,
-                    std::uint8_t* scratch) noexcept {
+                    std::uint8_t* scratch, const Ready& ready) noexcept {
     std::int64_t tiles = 0;
     for (const Product& product : products) tiles += product.matrix->tiles;
     const std::int64_t blocks = blocks_of(active);
@@ -308,17 +326,20 @@ void Pass::multiply(Team& team, const PreparedRows& rows, const Active& active, 
             }
             at -= count;
         }
-    });
+    }, ready);
 }
 
-// The residual connection, which gemma norms once more. The product, at `place`, is everybody's and stays as it is.
-void Pass::add_product(const Rows& rows, std::int64_t place, std::int64_t row, const float* post_norm) const noexcept {
+// The residual connection, from `x` to the rows' own, which gemma norms once more. The product, at `place`, is everybody's and
+// stays as it is.
+void Pass::add_product(const Rows& rows, const float* x, std::int64_t place, std::int64_t row,
+                       const float* post_norm) const noexcept {
     const std::int64_t hidden = shape_.hidden;
     const float* product = work_.product.as<float>() + place * hidden;
     if (post_norm != nullptr) {
         kernels_.rows->rms_norm(product, post_norm, hidden, shape_.rms_eps, rows.normed + place * hidden);
         product = rows.normed + place * hidden;
     }
+    if (x != rows.x) std::copy_n(x + row * hidden, hidden, rows.x + row * hidden);
     kernels_.rows->add(rows.x + row * hidden, product, hidden);
 }
 
@@ -361,8 +382,9 @@ void Pass::attend(Team& team, const Layer& layer, std::uint8_t* scratch) noexcep
 }
 
 // Gate, up and activation of a few columns at a time, prepared for the product that follows while they are in cache.
+template <typename Ready>
 void Pass::feed_forward(Team& team, const Layer& layer, const PreparedRows& rows, const Active& active,
-                        std::uint8_t* scratch) noexcept {
+                        std::uint8_t* scratch, const Ready& ready) noexcept {
     const PackedMatrix &gate = layer.matrices[kGate], &up = layer.matrices[kUp], &down = layer.matrices[kDown];
     const bool keeps_f32 = reads_f32(down);
     const auto activate = shape_.gelu ? kernels_.rows->gelu_tanh_mul : kernels_.rows->silu_mul;
@@ -384,20 +406,21 @@ void Pass::feed_forward(Team& team, const Layer& layer, const PreparedRows& rows
             if (keeps_f32) std::copy_n(gated, count, work_.gated.as<float>() + row * shape_.ff + column);
             prepare_row(gated, count, column, shape_.ff, work_.wide, active, row, {&down});
         }
-    });
+    }, ready);
 }
 
 // The last norm and the head, for those rows alone whose logits are asked for.
-void Pass::head(Team& team, const Rows& mine, const Active& active, const float* post_norm, int thread, std::uint8_t* scratch) noexcept {
+void Pass::head(Team& team, const Rows& mine, const Active& active, const float* x, const float* post_norm, int thread,
+                std::uint8_t* scratch) noexcept {
     const std::int64_t rows = step_.logit_rows, vocab = shape_.vocab, hidden = shape_.hidden;
-    each_row(team, rows, [&](std::int64_t i) noexcept {
+    const auto ready = each_row(team, rows, [=, this](std::int64_t i, bool) noexcept {
         float* normed = mine.normed + i * hidden;
-        add_product(mine, i, step_.logit_row[i], post_norm);
+        add_product(mine, x, i, step_.logit_row[i], post_norm);
         kernels_.rows->rms_norm(mine.x + step_.logit_row[i] * hidden, decoder_.output_norm_, hidden, shape_.rms_eps, normed);
         prepare_row(normed, hidden, 0, hidden, *mine.prepared, active, i, {&decoder_.head_});
     });
     note(thread, kRowWork);
-    multiply(team, mine.prepared->view(rows, hidden, mine.normed, hidden), active, {{&decoder_.head_, logits_, vocab}}, scratch);
+    multiply(team, mine.prepared->view(rows, hidden, mine.normed, hidden), active, {{&decoder_.head_, logits_, vocab}}, scratch, ready);
     if (shape_.logit_softcap != 0.0f) {
         share(team, rows, 1, [&](std::int64_t row, std::int64_t) noexcept {
             float* logits = logits_ + row * vocab;

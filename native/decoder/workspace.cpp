@@ -18,9 +18,8 @@ Memory room(std::int64_t count, std::size_t size) {
 }  // namespace
 
 const std::vector<const char*>& phase_names() {
-    static const std::vector<const char*> names{"embedding", "norms",        "query, key, value", "rotation and cache write",
-                                                "attention", "attention out", "gate and up",       "down",
-                                                "head"};
+    static const std::vector<const char*> names{"rows",          "query, key, value", "rotation and cache write", "attention",
+                                                "attention out", "gate and up",       "down",                     "head"};
     return names;
 }
 
@@ -78,6 +77,7 @@ void Workspace::reach_private(int threads, std::int64_t wanted, const DecoderSha
         one.normed = room(wanted * shape.hidden, sizeof(float));
         one.prepared.resize(wanted, std::max(shape.hidden, shape.heads * shape.head_dim));
     }
+    next_x = room(wanted * shape.hidden, sizeof(float));
     own_rows = wanted;
 }
 

@@ -12,8 +12,8 @@ namespace taximeter {
 
 struct DecoderShape;
 
-// Kinds of work that a profile tells apart.
-enum Phase { kEmbedding, kRowWork, kQkvProduct, kHeads, kAttention, kOutProduct, kFeedForward, kDownProduct, kHeadProduct, kPhases };
+// Kinds of work that a profile tells apart. In a step of few rows, work on whole rows is part of the product behind it.
+enum Phase { kRowWork, kQkvProduct, kHeads, kAttention, kOutProduct, kFeedForward, kDownProduct, kHeadProduct, kPhases };
 const std::vector<const char*>& phase_names();
 
 // Rows in the forms that products read, one after the other.
@@ -40,11 +40,12 @@ struct Workspace {
     void reach(std::int64_t rows, const DecoderShape& shape);
     void reach_private(int threads, std::int64_t rows, const DecoderShape& shape);
 
-    // What a thread keeps for itself in a step of few rows.
+    // For a step of few rows: what a thread keeps for itself, and where the residual stream goes while it is still read.
     struct Private {
         Memory x, normed;
         PreparedBuffer prepared;
     };
+    Memory next_x;
     std::vector<Private> own;
     std::int64_t own_rows = 0;
 

@@ -1,13 +1,15 @@
 #include "limits/limits.h"
 
 #include <algorithm>
+#include <barrier>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <thread>
+#include <vector>
 
 #include "limits/kernels.h"
 #include "memory.h"
-#include "threads.h"
 
 namespace taximeter {
 namespace {
@@ -32,38 +34,34 @@ const LimitKernels& kernels_of(CpuLevel level) noexcept {
     return limits_portable;
 }
 
-// The process's pool lives for ever; this one ends its threads.
-struct Threads : ThreadPool {
-    using ThreadPool::ThreadPool;
-    ~Threads() { resize(1); }
-};
-
-// The shortest time that all threads of `pool` take for `work(thread)`, in rounds that begin and end together.
-template <typename Work>
-double shortest_s(ThreadPool& pool, double seconds, Work work) {
-    struct Job {
-        Work* work;
-        double seconds, best;
-        Clock::time_point began, started;
-        int rounds;
-        bool more;
-    } job{&work, seconds, 0.0, Clock::now(), {}, 0, true};
-    pool.together(
-        0,
-        [](void* context, Team& team, int thread, std::uint8_t*) noexcept {
-            Job& job = *static_cast<Job*>(context);
-            while (job.more) {
-                team.barrier([&job]() noexcept { job.started = Clock::now(); });
-                (*job.work)(thread);
-                team.barrier([&job]() noexcept {
-                    const double took = seconds_since(job.started);
-                    job.best = job.rounds == 0 ? took : std::min(job.best, took);
-                    job.more = ++job.rounds < kFewestRounds || seconds_since(job.began) < job.seconds;
-                });
-            }
-        },
-        &job);
-    return job.best;
+// The shortest time that all of some threads take for `work(thread)`, in rounds that begin and end together. Each prepares
+// for itself before the first.
+template <typename Prepare, typename Work>
+double shortest_s(int threads, double seconds, Prepare prepare, Work work) {
+    const Clock::time_point began = Clock::now();
+    Clock::time_point started;
+    double best = 0.0;
+    int rounds = 0;
+    bool more = true;
+    std::barrier start(threads, [&]() noexcept { started = Clock::now(); });
+    std::barrier end(threads, [&]() noexcept {
+        const double took = seconds_since(started);
+        best = rounds == 0 ? took : std::min(best, took);
+        more = ++rounds < kFewestRounds || seconds_since(began) < seconds;
+    });
+    const auto take_part = [&](int thread) noexcept {
+        prepare(thread);
+        while (more) {
+            start.arrive_and_wait();
+            work(thread);
+            end.arrive_and_wait();
+        }
+    };
+    std::vector<std::thread> others;
+    for (int thread = 1; thread < threads; ++thread) others.emplace_back(take_part, thread);
+    take_part(0);
+    for (std::thread& other : others) other.join();
+    return best;
 }
 
 }  // namespace
@@ -72,11 +70,11 @@ double read_gb_per_s(CpuLevel level, int threads, std::size_t bytes, double seco
     const auto read = kernels_of(level).read;
     const std::size_t part = std::max<std::size_t>(bytes / static_cast<std::size_t>(threads) / kReadBytes, 1) * kReadBytes;
     const Memory memory(part * static_cast<std::size_t>(threads), Memory::Pages::huge);
-    Threads pool(threads);
     const auto begin = [&](int thread) { return memory.as<std::uint8_t>() + static_cast<std::size_t>(thread) * part; };
     // Whoever reads a page touches it first: it then lies in memory of its own.
-    shortest_s(pool, 0.0, [&](int thread) noexcept { std::memset(begin(thread), 0, part); });
-    const double best = shortest_s(pool, seconds, [&](int thread) noexcept { read(begin(thread), part); });
+    const double best = shortest_s(
+        threads, seconds, [&](int thread) noexcept { std::memset(begin(thread), 0, part); },
+        [&](int thread) noexcept { read(begin(thread), part); });
     return static_cast<double>(memory.bytes()) / best / 1e9;
 }
 
@@ -91,9 +89,8 @@ std::optional<double> gop_per_s(CpuLevel level, Unit unit, int threads, double s
         run(rounds);
         took = seconds_since(start);
     }
-    Threads pool(threads);
     const double operations = static_cast<double>(run(1)) * static_cast<double>(rounds);
-    const double best = shortest_s(pool, seconds, [&](int) noexcept { run(rounds); });
+    const double best = shortest_s(threads, seconds, [](int) noexcept {}, [&](int) noexcept { run(rounds); });
     return operations * threads / best / 1e9;
 }
 

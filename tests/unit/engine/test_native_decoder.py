@@ -138,6 +138,24 @@ def test_the_number_of_threads_changes_no_bit(level: str, threads: int) -> None:
         kernels.set_threads(before)
 
 
+@pytest.mark.parametrize("chunk", [1, 200], ids=["few rows", "many rows"])
+def test_threads_that_come_late_change_no_bit(chunk: int) -> None:
+    """With far more threads than processors most of them wake when a step is half over, or not at all: they join the
+    phase that they find, with rows as it has them."""
+    model = loaded(GOLDEN / "tiny_gemma3")[0]
+    tokens = [5 + token % 90 for token in range(200)]
+    before = kernels.threads()
+    try:
+        with kernels.use_level(NATIVE[-1]):
+            kernels.set_threads(1)
+            expected = all_logits(model, tokens, chunk=chunk)
+            kernels.set_threads(24)
+            for _ in range(3):
+                np.testing.assert_array_equal(all_logits(model, tokens, chunk=chunk), expected)
+    finally:
+        kernels.set_threads(before)
+
+
 @pytest.mark.parametrize("weights", ["int8", "bf16", "f32"])
 def test_weights_made_at_load_stay_close(weights: str, level: str) -> None:
     """Quantizing a float checkpoint at load is a choice; its logits move by what the format costs and no more."""
