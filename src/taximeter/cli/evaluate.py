@@ -141,6 +141,7 @@ def _fields(subject: Subject, found: Perplexity) -> dict[str, object]:
         "level": subject.level,
         "weights": variant.weights,
         "kv": variant.kv,
+        "tokens": variant.tokens,
         "perplexity": found,
     }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Literal, Self, TypeVar, get_args
 
 import numpy as np
 
@@ -36,19 +36,24 @@ _MOST_LOGITS = 1 << 24  # 64 MB in float32: what a pass may give at a time
 _CONTEXT_TOKENS = 2048
 _REFERENCE = "reference"
 
+Origin = Literal["prompt", "generated"]
+ORIGINS: tuple[Origin, ...] = get_args(Origin)
+
 _Value = TypeVar("_Value", bound=str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
     """A model and how it is to be computed. `level` None is the level in use (`kernels.level`), `weights` None keeps
-    them as their file has them, `kv` None is what serving takes."""
+    them as their file has them, `kv` None is what serving takes. `tokens` says as what the text is read: as a prompt, or
+    as if the model had written it, which some levels compute in another way."""
 
     text: str
     model: str
     level: str | None = None
     weights: WeightFormat | None = None
     kv: KVFormat | None = None
+    tokens: Origin = "prompt"
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -62,11 +67,12 @@ class Variant:
             level=None if level is None else _one_of("level", _long_name(level), kernels.levels()),
             weights=_optional("weights", settings, WEIGHT_FORMATS),
             kv=_optional("kv", settings, KV_FORMATS),
+            tokens=_optional("tokens", settings, ORIGINS) or "prompt",
         )
         if settings:
             raise RequestError(
                 f"{text!r} sets {next(iter(settings))!r}, which there is not",
-                hint="there are level, weights and kv, as in MODEL,level=reference",
+                hint="there are level, weights, kv and tokens, as in MODEL,level=reference",
             )
         if variant.level == _REFERENCE and (variant.weights or variant.kv):
             raise RequestError(
@@ -79,7 +85,10 @@ class Variant:
 class ModelLogits:
     """An `evaluate.LogitSource`. `context_tokens` is the longest it will be asked to read."""
 
-    def __init__(self, model: Model, *, level: str, kv_format: KVFormat, context_tokens: int) -> None:
+    def __init__(
+        self, model: Model, *, level: str, kv_format: KVFormat, context_tokens: int, tokens: Origin = "prompt"
+    ) -> None:
+        self._generated = tokens == "generated"
         self.vocab_size = model.config.vocab_size
         self._model = model
         self._level = level
@@ -109,6 +118,7 @@ class ModelLogits:
             slots=(positions.astype(np.int64),) * self._groups,  # the table names blocks in order
             block_tables=(self._table,) * self._groups,
             logit_rows=np.arange(end - start if wanted else 0, dtype=np.int64),
+            generated_rows=end - start if self._generated else 0,
         )
         with kernels.use_level(self._level):
             return self._model.forward(batch, self._kv)
@@ -169,7 +179,13 @@ def load_subjects(
         with kernels.use_level(level):
             model = models.get((path, variant.weights)) or load_model(opened[path].checkpoint, weights=variant.weights)
         models[path, variant.weights] = model
-        source = ModelLogits(model, level=level, kv_format=variant.kv or "bf16", context_tokens=context_tokens)
+        source = ModelLogits(
+            model,
+            level=level,
+            kv_format=variant.kv or "bf16",
+            context_tokens=context_tokens,
+            tokens=variant.tokens,
+        )
         subjects.append(Subject(variant=variant, level=level, source=source, passage=passage))
     return subjects
 
