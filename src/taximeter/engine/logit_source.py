@@ -45,8 +45,8 @@ _Value = TypeVar("_Value", bound=str)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
     """A model and how it is to be computed. `level` None is the level in use (`kernels.level`), `weights` None keeps
-    them as their file has them, `kv` None is what serving takes. `tokens` says as what the text is read: as a prompt, or
-    as if the model had written it, which some levels compute in another way."""
+    them as their file has them, `kv` None is what serving takes. `tokens` says as what the text is read: as a prompt,
+    or as if the model had written it, which some levels compute in another way."""
 
     text: str
     model: str
