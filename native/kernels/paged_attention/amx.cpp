@@ -22,6 +22,7 @@ struct InTiles : RoundedWeights {
     static constexpr int kTile = 16, kTogether = 2 * kTile, kTokenStep = 32;
     static constexpr int kValueCopyBytes = kSpan * kAttentionMaxDim * 2;
     static constexpr int64_t kQueryBytes = kDimStride * 2, kScoreBytes = kKeyStride * 4, kPartBytes = kDimStride * 4;
+    static constexpr int kTileBytes = 1024;
 
     static bool fits(const PagedAttention* job) { return job->head_dim % 32 == 0; }
 
@@ -48,7 +49,7 @@ struct InTiles : RoundedWeights {
     static void tidy(const PagedAttention* job, int64_t group_bytes, char* copies, SpanView* view) {
         const Seen seen = view->seen;
         for (int token = seen.from / kTokenStep * kTokenStep; token < seen.to; token += kTokenStep) {
-            const char** values = view->values + token / kTokens;
+            const char** values = view->values() + token / kTokens;
             const bool whole = token >= seen.from && token + kTokenStep <= seen.to;
             if (whole && values[1] == values[0] + group_bytes) continue;
             for (int half = 0; half < 2; ++half) {
@@ -77,12 +78,16 @@ struct InTiles : RoundedWeights {
                     _tile_loadd(4, queries + at, kQueryBytes);
                     _tile_loadd(6, four[0] + at * 32, kRowBytes);
                     _tile_dpbf16ps(0, 4, 6);
+                    fetch(four[kAhead] + at * 32, kTileBytes);
                     _tile_loadd(7, four[1] + at * 32, kRowBytes);
                     _tile_dpbf16ps(1, 4, 7);
+                    fetch(four[1 + kAhead] + at * 32, kTileBytes);
                     _tile_loadd(6, four[2] + at * 32, kRowBytes);
                     _tile_dpbf16ps(2, 4, 6);
+                    fetch(four[2 + kAhead] + at * 32, kTileBytes);
                     _tile_loadd(7, four[3] + at * 32, kRowBytes);
                     _tile_dpbf16ps(3, 4, 7);
+                    fetch(four[3 + kAhead] + at * 32, kTileBytes);
                 }
                 _tile_stored(0, out + group * kTokens, kScoreBytes);
                 _tile_stored(1, out + (group + 1) * kTokens, kScoreBytes);
@@ -95,6 +100,7 @@ struct InTiles : RoundedWeights {
                     _tile_loadd(4, queries + at, kQueryBytes);
                     _tile_loadd(6, keys[group] + at * 32, kRowBytes);
                     _tile_dpbf16ps(0, 4, 6);
+                    fetch(keys[group + kAhead] + at * 32, kTileBytes);
                 }
                 _tile_stored(0, out + group * kTokens, kScoreBytes);
             }
@@ -129,21 +135,23 @@ struct InTiles : RoundedWeights {
         float* out_more = out + kTile * kDimStride;
         int64_t at = 0;
         for (; lines <= kTile && at + 64 <= dim; at += 64) {
-            _tile_loadd(0, out + at, kPartBytes);
-            _tile_loadd(1, out + at + 16, kPartBytes);
-            _tile_loadd(2, out + at + 32, kPartBytes);
-            _tile_loadd(3, out + at + 48, kPartBytes);
+            clear_sums();
             for (int token = seen.from; token < seen.to; token += kTokenStep) {
                 const char* v = values[token / kTokens] + at * 4;
+                const char* const* ahead = values + token / kTokens + kAhead;
                 _tile_loadd(4, weights + token, kScoreBytes);
                 _tile_loadd(6, v, row_bytes);
                 _tile_dpbf16ps(0, 4, 6);
+                fetch_rows(ahead[0] + at * 4, row_bytes, 0);
                 _tile_loadd(7, v + 64, row_bytes);
                 _tile_dpbf16ps(1, 4, 7);
+                fetch_rows(ahead[0] + at * 4, row_bytes, 4);
                 _tile_loadd(6, v + 128, row_bytes);
                 _tile_dpbf16ps(2, 4, 6);
+                fetch_rows(ahead[1] + at * 4, row_bytes, 0);
                 _tile_loadd(7, v + 192, row_bytes);
                 _tile_dpbf16ps(3, 4, 7);
+                fetch_rows(ahead[1] + at * 4, row_bytes, 4);
             }
             _tile_stored(0, out + at, kPartBytes);
             _tile_stored(1, out + at + 16, kPartBytes);
@@ -152,10 +160,7 @@ struct InTiles : RoundedWeights {
         }
         for (; at < dim; at += 32) {
             const bool both = lines > kTile;
-            _tile_loadd(0, out + at, kPartBytes);
-            _tile_loadd(1, out + at + 16, kPartBytes);
-            if (both) _tile_loadd(2, out_more + at, kPartBytes);
-            if (both) _tile_loadd(3, out_more + at + 16, kPartBytes);
+            clear_sums();
             for (int token = seen.from; token < seen.to; token += kTokenStep) {
                 const char* v = values[token / kTokens] + at * 4;
                 _tile_loadd(4, weights + token, kScoreBytes);
@@ -176,6 +181,10 @@ struct InTiles : RoundedWeights {
     }
 
 private:
+    // Four rows of 256 bytes: a quarter of what two groups' tiles of values read.
+    static void fetch_rows(const char* p, int64_t row_bytes, int first) {
+        for (int row = first; row < first + 4; ++row) fetch(p + row * row_bytes, 256);
+    }
     static void clear_sums() {
         _tile_zero(0);
         _tile_zero(1);

@@ -7,10 +7,10 @@
 // so that sixteen keys are one vector, and no step transposes anything.
 //
 // One order of computing for every (row, head), whichever rows stand beside it and however the work is cut: keys are taken in
-// spans of kAttentionSpan, and within a span in chunks of kAttentionChunk, that begin at fixed positions. A span is an online
-// softmax that starts afresh: each chunk's scores, their largest, the weights relative to the largest so far, and the weighted
-// values added over ascending keys. A line's spans are then merged in ascending order, by arithmetic that is the same at every
-// level (state.h). A key that a row does not see adds an exact zero, and a chunk or span without any changes nothing.
+// spans of kAttentionSpan that begin at fixed positions. A span is a softmax of its own: its scores, their largest, the weights
+// relative to that, and the weighted values added over ascending keys. A line's spans are then merged in ascending order, by
+// arithmetic that is the same at every level (state.h). A key that a row does not see adds an exact zero, and a span without
+// any changes nothing.
 #pragma once
 
 #include <stddef.h>
@@ -19,7 +19,6 @@
 enum KVFormat { kKVF32, kKVBF16 };
 enum {
     kAttentionSpan = 512,
-    kAttentionChunk = 128,
     kAttentionMaxDim = 256,
     kAttentionLines = 128,  // lines that a kernel computes together; a line is one query head of one row
     kAttentionScratchBytes = 640 << 10,  // a thread's working memory, 64-byte aligned

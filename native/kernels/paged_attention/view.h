@@ -5,20 +5,33 @@
 
 namespace {
 
-constexpr int kSpan = kAttentionSpan, kChunk = kAttentionChunk, kTokens = 16, kGroups = kSpan / kTokens;
+constexpr int kSpan = kAttentionSpan, kTokens = 16, kGroups = kSpan / kTokens;
 constexpr int kRowBytes = 64;  // one step of sixteen keys: a feature in f32, a pair of them in bf16
-constexpr int kDimStride = kAttentionMaxDim + 16, kKeyStride = kChunk + 16;  // odd in cache lines, so that lines don't collide
+constexpr int kDimStride = kAttentionMaxDim + 16, kKeyStride = kSpan + 16;  // odd in cache lines, so that lines don't collide
+constexpr int kAhead = 4;  // groups: fetched this early, a key has arrived when its turn comes, and is still in the first cache
 
 // Keys of a span: from ≤ key < to.
 struct Seen {
     int from, to;
 };
 
+// Where every sixteen tokens of a span have their keys, then their values, and the next span its first keys: in the order in
+// which one row reads them, so that what it will want lies kAhead places further on. A place whose tokens nobody sees
+// holds some other part of the cache.
 struct SpanView {
     Seen seen;
-    const char* keys[kGroups];    // of every sixteen tokens
-    const char* values[kGroups];
+    const char* places[2 * kGroups + kAhead];
+
+    const char** keys() { return places; }
+    const char** values() { return places + kGroups; }
+    const char** next() { return places + 2 * kGroups; }
+    const char* const* keys() const { return places; }
+    const char* const* values() const { return places + kGroups; }
 };
+
+inline void fetch(const char* p, int bytes) {
+    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
+}
 
 // Copies `tokens` values of bf16 pairs, zeroing those outside from ≤ token < to.
 inline void copy_pairs(const char* values, int tokens, int from, int to, int64_t dim, char* out) {
