@@ -18,23 +18,29 @@ namespace {
 
 using std::int64_t;
 
-// One layer's cache, (blocks, kv_heads, 2, block_tokens, head_dim): float32, or bf16 as uint16. Returns its number of blocks.
+template <typename Element, typename Array>
+void* cache_memory(const Array& cache) {
+    return const_cast<Element*>(checked<const Element>("cache", cache, {kAny, kAny, 2, kAny, kAny}));
+}
+
+// One layer's cache, (blocks, kv_heads, 2, block_tokens, head_dim): float32, or bf16 as uint16; int8 with four bytes more in
+// place of each token's scale. Returns its number of blocks.
 template <typename Array>
 int64_t take_cache(const Array& cache, PagedAttention* job) {
-    job->format = cache.dtype() == nb::dtype<float>() ? kKVF32 : kKVBF16;
-    job->cache = job->format == kKVF32
-                     ? const_cast<void*>(static_cast<const void*>(checked<const float>("cache", cache, {kAny, kAny, 2, kAny, kAny})))
-                     : const_cast<void*>(static_cast<const void*>(
-                           checked<const std::uint16_t>("cache", cache, {kAny, kAny, 2, kAny, kAny})));
+    const bool is_f32 = cache.dtype() == nb::dtype<float>(), is_int8 = cache.dtype() == nb::dtype<std::int8_t>();
+    job->format = is_f32 ? kKVF32 : is_int8 ? kKVInt8 : kKVBF16;
+    job->cache = is_f32    ? cache_memory<float>(cache)
+                 : is_int8 ? cache_memory<std::int8_t>(cache)
+                           : cache_memory<std::uint16_t>(cache);
     job->kv_heads = size(cache, 1);
     job->block_tokens = size(cache, 3);
-    job->head_dim = size(cache, 4);
+    job->head_dim = size(cache, 4) - (is_int8 ? static_cast<int64_t>(sizeof(float)) : 0);
     if (job->block_tokens < 16 || job->block_tokens % 16 != 0)
         refuse("a block of the cache holds a multiple of 16 tokens, not " + std::to_string(job->block_tokens));
     if (job->head_dim < 1 || job->head_dim > kAttentionMaxDim)
         refuse("the cache's heads have a size of 1 to " + std::to_string(int{kAttentionMaxDim}) + ", not " +
                std::to_string(job->head_dim));
-    if (job->format == kKVBF16 && job->head_dim % 2 != 0) refuse("a bf16 cache has heads of an even size");
+    if (job->format != kKVF32 && job->head_dim % 2 != 0) refuse("a bf16 or int8 cache has heads of an even size");
     job->block_stride = job->kv_heads * 2 * attention_half_bytes(job);
     return size(cache, 0);
 }

@@ -19,6 +19,7 @@ namespace {
 KVFormat kv_format(const std::string& name) {
     if (name == "f32") return kKVF32;
     if (name == "bf16") return kKVBF16;
+    if (name == "int8") return kKVInt8;
     refuse("no cache format " + name);
 }
 

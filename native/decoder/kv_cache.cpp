@@ -18,16 +18,16 @@ std::int64_t times(std::int64_t a, std::int64_t b) {
 
 KVCache::KVCache(KVFormat format, std::int64_t kv_heads, std::int64_t head_dim, std::int64_t block_tokens,
                  const std::vector<std::int64_t>& layers, const std::vector<std::int64_t>& blocks)
-    : format_(format), kv_heads_(kv_heads), head_dim_(head_dim), block_tokens_(block_tokens),
-      element_bytes_(format == kKVF32 ? 4 : 2) {
+    : format_(format), kv_heads_(kv_heads), head_dim_(head_dim), block_tokens_(block_tokens) {
     if (kv_heads < 1 || head_dim < 2 || head_dim % 2 != 0) throw std::invalid_argument("a cache needs heads of an even size");
     if (block_tokens < 16 || block_tokens % 16 != 0)
         throw std::invalid_argument("a block holds a multiple of 16 tokens, not " + std::to_string(block_tokens));
     if (layers.size() != blocks.size() || layers.empty()) throw std::invalid_argument("each group of layers needs blocks");
-    layer_elements_ = times(times(2 * kv_heads, head_dim), block_tokens);
+    if (head_dim > kAttentionMaxDim) throw std::invalid_argument("heads are too large for attention");
+    layer_bytes_ = times(times(2 * kv_heads, kv_vector_bytes(format, head_dim)), block_tokens);
     for (std::size_t i = 0; i < layers.size(); ++i) {
         if (layers[i] < 1 || blocks[i] < 1) throw std::invalid_argument("a group without layers or blocks");
-        KVGroup group{layers[i], blocks[i], times(times(layer_elements_, layers[i]), element_bytes_), {}};
+        KVGroup group{layers[i], blocks[i], times(layer_bytes_, layers[i]), {}};
         const std::int64_t bytes = times(group.block_stride, blocks[i]);
         // Blocks are taken in order and hold all layers, so what is touched is one stretch, and attention reads it in pieces of
         // a few kilobytes: with small pages, each piece would wait for the address cache first.
@@ -37,7 +37,7 @@ KVCache::KVCache(KVFormat format, std::int64_t kv_heads, std::int64_t head_dim, 
 }
 
 void* KVCache::layer(std::size_t group, std::int64_t layer) const noexcept {
-    return groups_[group].memory.as() + layer * layer_elements_ * element_bytes_;
+    return groups_[group].memory.as() + layer * layer_bytes_;
 }
 
 }  // namespace taximeter

@@ -37,7 +37,7 @@ public:
 
 private:
     KVFormat format_;
-    std::int64_t kv_heads_, head_dim_, block_tokens_, element_bytes_, layer_elements_;
+    std::int64_t kv_heads_, head_dim_, block_tokens_, layer_bytes_;
     std::vector<KVGroup> groups_;
 };
 

@@ -29,7 +29,7 @@ CONFIG_NAME: Final = "taximeter.toml"
 DEFAULT_MODEL: Final = "smollm2-135m-instruct"
 
 Weights = Literal["int4", "int8", "bf16", "f32"]
-KVFormat = Literal["bf16", "f32"]
+KVFormat = Literal["bf16", "int8", "f32"]
 
 _APP: Final = "taximeter"
 _RATE: Final = re.compile(r"\$?\s*(?P<amount>\d+(\.\d+)?|\.\d+)\s*(/\s*(h|hr|hour))?", re.ASCII)

@@ -39,7 +39,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing 
 WeightsOption = Annotated[
     str | None, typer.Option(help="Make the weights int8, int4, bf16 or f32 at load; without it they stay as packaged.")
 ]
-KVFormatOption = Annotated[str | None, typer.Option(help="What keys and values are kept in: bf16 or f32.")]
+KVFormatOption = Annotated[str | None, typer.Option(help="What keys and values are kept in: bf16, int8 or f32.")]
 ThreadsOption = Annotated[int | None, typer.Option(min=1, help="Threads that compute; all processors without it.")]
 
 _UNWRITABLE: Final = frozenset({errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC})

@@ -18,7 +18,7 @@ NATIVE = [name.removeprefix("native:") for name in kernels.levels()[1:]]
 if NATIVE:
     from taximeter.engine.kernels import attention_packed as packed
 
-FORMATS = ("f32", "bf16")
+FORMATS = ("f32", "bf16", "int8")
 # Who computes: a native level on a cache format, or the reference.
 PATHS = [("reference", "f32"), *((level, cache_format) for level in NATIVE for cache_format in FORMATS)]
 NATIVE_PATHS = PATHS[1:]
@@ -26,6 +26,17 @@ NATIVE_PATHS = PATHS[1:]
 
 def rounded(x: F32) -> F32:
     return packed.widen_bf16(packed.round_bf16(x))
+
+
+def kept(x: F32, cache_format: str) -> F32:
+    """What a cache gives back of vectors that were put into it."""
+    match cache_format:
+        case "bf16":
+            return rounded(x)
+        case "int8":
+            return packed.widen_int8(*packed.round_int8(x))
+        case _:
+            return x
 
 
 @dataclass
@@ -95,14 +106,13 @@ class Scene:
     def expected(self, cache_format: str, multiplies_bf16: bool) -> tuple[npt.NDArray[np.float64], float]:
         """The definition in float64, and the error that may be made: that of a score, times the values' size, and in
         levels that multiply bf16 that of a weight."""
-        keep = rounded if cache_format == "bf16" else np.asarray
         group, out = self.heads // self.kv_heads, np.empty(self.q.shape)
         largest_score = largest_value = 0.0
         for r, (seq, position) in enumerate(self.rows):
             first = 0 if self.window is None else max(0, position - self.window + 1)
             for h in range(self.heads):
-                k = keep(self.keys[seq][first : position + 1, h // group]).astype(np.float64)
-                v = keep(self.values[seq][first : position + 1, h // group]).astype(np.float64)
+                k = kept(self.keys[seq][first : position + 1, h // group], cache_format).astype(np.float64)
+                v = kept(self.values[seq][first : position + 1, h // group], cache_format).astype(np.float64)
                 q = self.q[r, h] * np.float32(self.scale * np.log2(np.e))
                 scores = k @ (rounded(q) if multiplies_bf16 else q).astype(np.float64)
                 weights = np.exp2(scores - scores.max())
@@ -127,7 +137,7 @@ def assert_close(scene: Scene, paths: list[tuple[str, str]]) -> None:
     expectation = cache(scene.expected)
     for path in paths:
         level, cache_format = path
-        expected, allowed = expectation(cache_format, cache_format == "bf16" and level in ("avx512_bf16", "amx"))
+        expected, allowed = expectation(cache_format, cache_format != "f32" and level in ("avx512_bf16", "amx"))
         got = scene.run(path)
         assert got.dtype == np.float32, path
         assert np.abs(got - expected).max() <= allowed, path
@@ -182,10 +192,13 @@ def test_agrees_with_float64_over_several_spans(window: int | None) -> None:
 
 
 def test_one_token_of_context_is_its_own_value(path: tuple[str, str]) -> None:
-    """With nothing else to see, a row gets exactly its own value."""
+    """With nothing else to see, a row gets exactly its own value; where its scale is rounded, nearly."""
     scene = Scene(heads=2, kv_heads=2, rows=((2, 0),))
-    value = scene.values[2][0]
-    np.testing.assert_array_equal(scene.run(path)[0], rounded(value) if path[1] == "bf16" else value)
+    value, got = kept(scene.values[2][0], path[1]), scene.run(path)[0]
+    if path in (("avx512_bf16", "int8"), ("amx", "int8")):
+        np.testing.assert_allclose(got, value, rtol=2**-8)
+    else:
+        np.testing.assert_array_equal(got, value)
 
 
 @pytest.mark.parametrize("factor", [1e3, 1e-41])
@@ -335,7 +348,7 @@ def test_the_reference_refuses_wrong_arguments(name: str, spoil: Any, complaint:
         ("cache", lambda a: a[:, :, :1].copy(), "cache"),
         ("cache", lambda a: a[:, :, :, :15].copy(), "multiple of 16"),
         ("cache", lambda a: a[..., :0].copy(), "size"),
-        ("cache", lambda a: np.zeros((*a.shape[:4], 258), a.dtype), "size"),
+        ("cache", lambda a: np.zeros((*a.shape[:4], 262), a.dtype), "size"),
         ("cache", lambda a: a.astype(np.float64), "cache"),
         ("cache", lambda a: a.swapaxes(3, 4).copy().swapaxes(3, 4), "contiguous"),
         ("window", lambda _: 0, "window"),
@@ -353,14 +366,15 @@ def test_wrong_arguments_are_refused(cache_format: Any, name: str, spoil: Any, c
         packed.paged_attention(**arguments)
 
 
-def test_bf16_needs_even_heads() -> None:
+@pytest.mark.parametrize("cache", [np.zeros((1, 1, 2, 16, 3), np.uint16), np.zeros((1, 1, 2, 16, 7), np.int8)])
+def test_pairs_need_even_heads(cache: Any) -> None:
     """Half a pair is nothing that could be stored."""
     if NATIVE:
         with pytest.raises(ValueError, match="even"):
             packed.kv_put(
                 np.zeros((0, 1, 3), np.float32),
                 np.zeros((0, 1, 3), np.float32),
-                np.zeros((1, 1, 2, 16, 3), np.uint16),
+                cache,
                 np.zeros(0, np.int64),
                 NATIVE[0],
             )
@@ -376,17 +390,29 @@ def test_kv_put_lays_out_and_rounds_as_numpy_does(native_path: tuple[str, Any]) 
         [0x3F808000, 0x3F818000, 0x7F800000, 0x7F800001, 0xFFC00000, 0x7F7FFFFF, 1, 0x80008000], np.uint32
     )
     keys[1, 2, 5, :8] = values[1, 2, 5, :8] = special.view(np.float32)
-    before = packed.pack(noise.standard_normal(keys.shape, dtype=np.float32), np.zeros_like(values), cache_format)
+    keys[1, 1, 5], values[1, 1, 5] = 1e-35, 0.0
+    keys_before, values_before = noise.standard_normal(keys.shape, dtype=np.float32), np.zeros_like(values)
     written = noise.permutation(4 * 32)[:50]
+    written[:1] = 32 + 5  # the special values, wherever the draw fell
+    written = np.unique(written)
     block, offset = np.divmod(written, 32)
-    cache = before.copy()
+    cache = packed.pack(keys_before, values_before, cache_format)
     packed.kv_put(keys[block, :, offset].copy(), values[block, :, offset].copy(), cache, written, level)
-    mask = np.zeros(keys.shape, np.float32)
-    mask[block, :, offset] = 1.0
-    inside = packed.pack(mask, mask, cache_format) != 0
-    np.testing.assert_array_equal(
-        cache.view(np.uint8), np.where(inside, packed.pack(keys, values, cache_format), before).view(np.uint8)
-    )
+    keys_before[block, :, offset], values_before[block, :, offset] = keys[block, :, offset], values[block, :, offset]
+    expected = packed.pack(keys_before, values_before, cache_format)
+    np.testing.assert_array_equal(cache.view(np.uint8), expected.view(np.uint8))
+
+
+@pytest.mark.parametrize("level", NATIVE)
+def test_a_vector_that_is_not_finite_spoils_only_who_sees_it(level: str) -> None:
+    """int8 has no infinity: what was one is not-a-number to the rows from its position on, and to no row before."""
+    scene = Scene(rows=tuple((0, p) for p in range(20, 60)))
+    before = scene.run((level, "int8"))
+    scene.keys[0][40, 0, 3] = np.inf
+    after = scene.run((level, "int8"))
+    np.testing.assert_array_equal(after[:20], before[:20])
+    assert np.isnan(after[20:, :3]).all()
+    np.testing.assert_array_equal(after[20:, 3:], before[20:, 3:])
 
 
 @pytest.mark.parametrize("slot", [-1, 64])

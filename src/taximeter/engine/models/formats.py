@@ -10,7 +10,8 @@ from taximeter.engine.weights import ModelConfig
 WeightFormat = Literal["int4", "int8", "bf16", "f32"]
 """Weights quantized when they are loaded; without one, they stay as their file has them."""
 
-KVFormat = Literal["bf16", "f32"]
+KVFormat = Literal["bf16", "int8", "f32"]
+"""int8 has a float32 scale for each head's key and value of a token."""
 
 Arithmetic = Literal["int8", "bf16", "f32"]
 """In which numbers a product is computed."""
@@ -18,7 +19,8 @@ Arithmetic = Literal["int8", "bf16", "f32"]
 WEIGHT_FORMATS: tuple[WeightFormat, ...] = get_args(WeightFormat)
 KV_FORMATS: tuple[KVFormat, ...] = get_args(KVFormat)
 
-_VALUE_BYTES: dict[KVFormat, int] = {"bf16": 2, "f32": 4}
+_VALUE_BYTES: dict[KVFormat, int] = {"bf16": 2, "int8": 1, "f32": 4}
+_SCALE_BYTES: dict[KVFormat, int] = {"bf16": 0, "int8": 4, "f32": 0}
 
 
 def kv_bytes_per_token(config: ModelConfig, kv_format: KVFormat) -> int:
@@ -37,4 +39,4 @@ def kv_bytes(config: ModelConfig, tokens: int, kv_format: KVFormat) -> int:
 
 def _bytes_per_layer(config: ModelConfig, kv_format: KVFormat) -> int:
     """One token's key and value in one layer."""
-    return 2 * config.kv_heads * config.head_dim * _VALUE_BYTES[kv_format]
+    return 2 * config.kv_heads * (config.head_dim * _VALUE_BYTES[kv_format] + _SCALE_BYTES[kv_format])
