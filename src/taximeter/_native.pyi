@@ -68,8 +68,8 @@ def quantize_rows(format: str, weights: npt.NDArray[np.float32]) -> npt.NDArray[
 class KVCache:
     """Keys and values in blocks, for one or two groups of layers: those that see everything, then those that slide.
 
-    `format` is f32, bf16 or int8, `layers` and `blocks` are counts for each group. ValueError for a layout that cannot be,
-    MemoryError for more than there is.
+    `format` is f32, bf16 or int8, `layers` and `blocks` are counts for each group. ValueError for a layout that cannot
+    be, MemoryError for more than there is.
     """
 
     def __init__(

@@ -16,6 +16,18 @@ inline Vec high_halves(Vec raw) {
     return _mm256_and_ps(raw, _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(0xffff0000))));
 }
 
+// Bytes as bf16, which holds them exactly; `count` is a multiple of 32.
+inline void widen_bytes(const char* bytes, int64_t count, uint16_t* out) {
+    const auto eight = [](const char* p) {
+        const __m256i wide = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+        return _mm256_srli_epi32(_mm256_castps_si256(_mm256_cvtepi32_ps(wide)), 16);
+    };
+    for (int64_t i = 0; i < count; i += 16) {
+        const __m256i packed = _mm256_packus_epi32(eight(bytes + i), eight(bytes + i + 8));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), _mm256_permute4x64_epi64(packed, 0xd8));
+    }
+}
+
 #include "products.inc"
 #include "body.inc"
 

@@ -26,6 +26,16 @@ inline Vec high_halves(Vec raw) {
     return raw;
 }
 
+// Bytes as bf16, which holds them exactly.
+inline void widen_bytes(const char* bytes, int64_t count, uint16_t* out) {
+    for (int64_t i = 0; i < count; ++i) {
+        const float value = static_cast<float>(static_cast<signed char>(bytes[i]));
+        uint32_t bits;
+        memcpy(&bits, &value, sizeof bits);
+        out[i] = static_cast<uint16_t>(bits >> 16);
+    }
+}
+
 #include "products.inc"
 #include "body.inc"
 

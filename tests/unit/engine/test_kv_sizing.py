@@ -44,6 +44,7 @@ def test_what_gemma_keeps_of_2048_tokens() -> None:
     assert 2048 * kv_bytes_per_token(GEMMA_270M, "bf16") == 37_748_736
     assert kv_bytes(GEMMA_270M, 2048, "bf16") == 14_155_776
     assert kv_bytes(GEMMA_270M, 2048, "f32") == 2 * 14_155_776
+    assert kv_bytes(GEMMA_270M, 2048, "int8") == 14_155_776 // 2 + (3 * 2048 + 15 * 512) * 2 * 4  # a scale a vector
     assert kv_bytes(GEMMA_270M, 512, "bf16") == 512 * 18_432
     assert kv_bytes(GEMMA_270M, 513, "bf16") == 512 * 18_432 + 3_072
     assert kv_bytes(LLAMA, 1000, "bf16") == 1000 * kv_bytes_per_token(LLAMA, "bf16")

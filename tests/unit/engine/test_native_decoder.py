@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from taximeter.engine import kernels
-from taximeter.engine.models import Batch, KVMemory, Model, WeightFormat, load_model
+from taximeter.engine.models import KV_FORMATS, Batch, KVFormat, KVMemory, Model, WeightFormat, load_model
 from taximeter.engine.models.decoder import F32
 from taximeter.engine.models.layer_groups import layer_groups
 from taximeter.engine.weights import open_checkpoint
@@ -58,27 +58,28 @@ def batch_of(model: Model, pieces: list[Piece], generated: int = 0) -> Batch:
     )
 
 
-def memory_of(model: Model, blocks: int = 32) -> KVMemory:
+def memory_of(model: Model, blocks: int = 32, kv_format: KVFormat = "bf16") -> KVMemory:
     groups = len(layer_groups(model.config))
-    return KVMemory(model.config, blocks=(blocks,) * groups, block_tokens=BLOCK_TOKENS, kv_format="bf16")
+    return KVMemory(model.config, blocks=(blocks,) * groups, block_tokens=BLOCK_TOKENS, kv_format=kv_format)
 
 
 @pytest.mark.parametrize(
     "form", [TINY_LLAMA, GOLDEN / "tiny_gemma3", GOLDEN / "tiny_qwen2"], ids=lambda form: form.name
 )
-def test_a_mixed_step_equals_its_parts_bit_for_bit(form: Path, level: str) -> None:
+@pytest.mark.parametrize("kv_format", KV_FORMATS)
+def test_a_mixed_step_equals_its_parts_bit_for_bit(form: Path, level: str, kv_format: KVFormat) -> None:
     """Two prompts at different places and a decode, together and alone, in other blocks: the same bits."""
     model = loaded(form)[0]
     vocabulary = model.config.vocab_size
     long, short = ([int(token) % vocabulary for token in range(7, 7 + count)] for count in (45, 18))
     alone: list[F32] = []
     for tokens, blocks in ((long, [0, 1, 2]), (short, [3, 4])):
-        memory = memory_of(model)
+        memory = memory_of(model, kv_format=kv_format)
         for start in range(0, len(tokens), 16):
             one = Piece(tokens[start : start + 16], start, blocks)
             logits = model.forward(batch_of(model, [one]), memory)
         alone.append(logits[0].copy())
-    memory = memory_of(model)
+    memory = memory_of(model, kv_format=kv_format)
     elsewhere, there = [9, 5, 30], [17, 2]
     model.forward(batch_of(model, [Piece(long[:33], 0, elsewhere)]), memory)
     model.forward(batch_of(model, [Piece(long[33:44], 33, elsewhere), Piece(short[:3], 0, there)]), memory)

@@ -9,11 +9,11 @@ head the keys of block_tokens tokens (a multiple of 16), then their values. With
     keys, for every 16 tokens   float32 (head_dim, 16 tokens)       bf16 (head_dim / 2, 16 tokens, 2): pairs of features
     values                      float32 (tokens, head_dim)          bf16 (tokens / 2, head_dim, 2): pairs of tokens
 
-An int8 cache is (blocks, kv_heads, 2, block_tokens, head_dim + 4): bytes in bf16's order, and behind the keys and behind the
-values of a block and head the float32 scales of its tokens, one for each vector.
+An int8 cache is (blocks, kv_heads, 2, block_tokens, head_dim + 4): bytes in bf16's order, and behind the keys and
+behind the values of a block and head the float32 scales of its tokens, one for each vector.
 
-Tolerance: with a float32 cache that of `paged_attention`. With bf16 and int8 the same for the rounded keys and values, except
-at `avx512_bf16` and `amx`, which round the scaled queries and the weights to bf16 too.
+Tolerance: with a float32 cache that of `paged_attention`. With bf16 and int8 the same for the rounded keys and values,
+except at `avx512_bf16` and `amx`, which round the scaled queries and the weights to bf16 too.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def widen_bf16(x: U16) -> F32:
 
 
 def round_int8(x: F32) -> tuple[I8, F32]:
-    """Whole numbers from -127 to 127 for the vectors along the last axis, and the scale of each, by which they come back.
+    """Whole numbers from -127 to 127 for the vectors along the last axis, and the scale that brings each of them back.
 
     A vector of next to nothing becomes zeros with a scale of zero, one that is not finite zeros with not-a-number.
     """
