@@ -32,7 +32,7 @@ class PackedMatrix:
 def paged_attention(
     level: str,
     q: npt.NDArray[np.float32],
-    cache: npt.NDArray[np.float32] | npt.NDArray[np.uint16],
+    cache: npt.NDArray[np.float32] | npt.NDArray[np.uint16] | npt.NDArray[np.int8],
     block_tables: npt.NDArray[np.int32],
     row_seq: npt.NDArray[np.int32],
     row_pos: npt.NDArray[np.int32],
@@ -44,7 +44,7 @@ def kv_put(
     level: str,
     k: npt.NDArray[np.float32],
     v: npt.NDArray[np.float32],
-    cache: npt.NDArray[np.float32] | npt.NDArray[np.uint16],
+    cache: npt.NDArray[np.float32] | npt.NDArray[np.uint16] | npt.NDArray[np.int8],
     slots: npt.NDArray[np.int64],
 ) -> None: ...
 def matmul_packed(
