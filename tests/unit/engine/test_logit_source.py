@@ -93,6 +93,15 @@ def test_every_level_stays_close_to_the_reference() -> None:
         assert found.kl_nats.value < 1e-3
 
 
+@pytest.mark.skipif(len(kernels.levels()) == 1, reason="the reference keeps float32")
+def test_keys_and_values_in_fewer_bits_move_the_distribution_little() -> None:
+    """They do move it, or the setting would not reach the cache."""
+    variants = [Variant.parse(f"m,kv={kv_format}") for kv_format in ("f32", "bf16", "int8")]
+    exact, *rounded = load_subjects(variants, lambda _: TINY_LLAMA, TEXT)
+    for found in divergences(exact.source, [subject.source for subject in rounded], exact.passage):
+        assert 0 < found.kl_nats.value < 1e-3
+
+
 def test_models_of_other_tokens_cannot_be_compared(tmp_path: Path, smollm2_path: Path) -> None:
     """Distributions over different things have no divergence: said before any weights are read."""
     paths = {"tiny": TINY_LLAMA, "smollm2": smollm2_path, "swapped": tmp_path / "swapped"}
