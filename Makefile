@@ -14,13 +14,14 @@ NATIVE := $(shell find native -type f)
 PIP    := $(PY) -m pip --disable-pip-version-check
 
 .DELETE_ON_ERROR:
-.PHONY: help install run test check bench clean
+.PHONY: help install run test check bench bench-large bench-own clean
 
 help:
 	@echo 'make run      serve $(MODEL) on this machine, with receipts   (MODEL= MACHINE_RATE= PRICED_AS= ARGS=)'
 	@echo 'make test     run the tests                                   (ARGS="-k ledger")'
 	@echo 'make check    run the gates: ruff, pyright, import-linter'
-	@echo 'make bench    measure the kernels and the engine'
+	@echo 'make bench    measure beside llama.cpp, OpenVINO and vLLM        (ARGS="--minutes 20 --models smollm2")'
+	@echo 'make bench-large   the same on models of 1 to 8 billion weights; make bench-own   the kernels and the engine alone'
 	@echo 'make install  install into $(VENV) again, for instance after moving a module'
 	@echo 'make clean    remove all that was made here'
 
@@ -40,6 +41,15 @@ check: $(VENV)/.installed-dev
 	$(VENV)/bin/lint-imports
 
 bench: $(VENV)/.installed
+	@$(VENV)/bin/taximeter models pull smollm2-135m-instruct
+	@$(VENV)/bin/taximeter models pull gemma3-270m
+	$(PY) bench/engines.py --json bench-engines.json $(ARGS)
+
+bench-large: $(VENV)/.installed
+	@$(VENV)/bin/taximeter models pull smollm2-135m-instruct
+	$(PY) bench/large_models.py --json bench-large.json $(ARGS)
+
+bench-own: $(VENV)/.installed
 	$(PY) bench/kernels/bench_matmul.py $(ARGS)
 	$(PY) bench/kernels/bench_attention.py $(ARGS)
 	$(PY) bench/engine/bench_engine.py $(ARGS)

@@ -1,6 +1,6 @@
 """Taximeter beside llama.cpp, OpenVINO GenAI and vLLM on this machine, in one run.
 
-    python bench/engines.py [--models smollm2,gemma3] [--rounds 5] [--only taximeter,llamacpp-q4_0] [--json PATH]
+    python bench/engines.py [--models smollm2,gemma3] [--rounds 5] [--minutes N] [--only NAMES] [--json PATH]
 
 In each round every engine is started afresh, asked everything and stopped; rounds go through the engines forwards and
 backwards by turns, because a machine drifts. Before each, the machine's own limits are taken. Figures are medians over
@@ -16,14 +16,15 @@ import asyncio
 import signal
 import sys
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from engines_lab.contestants import Places, contestants, slug
 from engines_lab.measures import MEASURES
 from engines_lab.options import add_common_options, end_on_signal, place, words
-from engines_lab.report import Report
-from engines_lab.rounds import Run, measure_rounds
-from rich.console import Console
+from engines_lab.report import Report, page
+from engines_lab.rounds import Run, guess_s, measure_rounds, minutes
 
 from taximeter.engine.model_store import ModelStore
 from taximeter.settings import Settings
@@ -48,21 +49,37 @@ def main() -> None:
         )
         measures = [m for m in MEASURES if _is_wanted(m.key, options.measures) and (m.quick or not options.quick)]
         report = Report(options.json, rounds=options.rounds, threads=options.threads)
+        runs: list[Run] = []
         for model in options.models:
             wanted = [c for c in contestants(places, model) if _is_wanted(slug(c.label), options.only)]
             absent = {c.label: reason for c in wanted if (reason := c.missing(model))}
             present = [c for c in wanted if c.label not in absent]
-            run = Run(model=model, places=places, contestants=present, measures=measures, seed=options.seed)
-            report.begin(run, absent)
-            asyncio.run(measure_rounds(run, options.rounds, report))
-            Console().print(report.tables(model))
+            runs.append(Run(model=model, places=places, contestants=present, measures=measures, seed=options.seed))
+            report.begin(runs[-1], absent)
+        _measure(runs, report, options.rounds, None if options.minutes is None else options.minutes * 60)
     if options.json:
         print(f"written to {options.json}", file=sys.stderr)
 
 
+def _measure(runs: Sequence[Run], report: Report, rounds: int, limit_s: float | None) -> None:
+    """Model after model. Each has an equal part of the time that is left."""
+    whole_s = sum(guess_s(run, rounds) for run in runs)
+    capped = "" if limit_s is None or limit_s > whole_s else f", of which {minutes(limit_s)} are given"
+    print(f"this may take {minutes(whole_s)}{capped}", file=sys.stderr)
+    ends_at = None if limit_s is None else time.monotonic() + limit_s
+    for index, run in enumerate(runs):
+        now = time.monotonic()
+        until = None if ends_at is None else now + (ends_at - now) / (len(runs) - index)
+        try:
+            asyncio.run(measure_rounds(run, rounds, report, until=until))
+        finally:  # also of a run that was broken off
+            page().print(report.tables(run.model))
+
+
 def _is_wanted(key: str, given: list[str] | None) -> bool:
-    """Whether one of the given words begins it; all are wanted when nothing is given."""
-    return given is None or any(key.startswith(word) for word in given)
+    """Whether it is one of the given words, or begins with one that is no whole name; without words all are wanted."""
+    whole = {m.key for m in MEASURES}
+    return given is None or any(key == word or (word not in whole and key.startswith(word)) for word in given)
 
 
 def _options() -> argparse.Namespace:

@@ -1,36 +1,120 @@
 """Taximeter beside llama.cpp on models as large as people run: the same file for both, with random weights.
 
-    python bench/large_models.py [--shapes llama-3.2-1b,qwen3-4b,llama-3.1-8b] [--formats Q4_0,Q4_K,Q8_0] [--json PATH]
+    python bench/large_models.py [--shapes llama-3.2-1b,qwen3-4b,llama-3.1-8b] [--formats Q4_0,Q4_K,Q8_0]
+                                 [--rounds 3] [--minutes N] [--folder PATH] [--json PATH]
 
 Each file is written when its turn comes, measured through the same door as in bench/engines.py, and deleted: up to 9 GB
-of disk and 20 GB of memory for the largest. Random weights answer nonsense; they cost what real ones cost.
+of disk and of memory for the largest. The smallest come first. Random weights answer nonsense; they cost what real ones
+cost.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import shutil
 import signal
+import sys
 import tempfile
+import time
+from dataclasses import replace
 from pathlib import Path
 
 from engines_lab.contestants import Contestant, LlamaCpp, Places, Taximeter
-from engines_lab.measures import MEASURES
+from engines_lab.measures import MEASURES, Target
 from engines_lab.options import add_common_options, end_on_signal, words
-from engines_lab.report import Report
-from engines_lab.rounds import Run, measure_rounds
-from engines_lab.synthetic import FORMATS, SHAPES, write_model
-from rich.console import Console
+from engines_lab.report import Report, available_bytes, page
+from engines_lab.rounds import Run, measure_rounds, minutes
+from engines_lab.synthetic import FORMATS, SHAPES, size_bytes, write_model
 
 from taximeter.engine.model_store import ModelStore
 from taximeter.settings import Settings
 
-MEASURED = ("start", "memory", "decode", "prefill-512")
+_AHEAD = Target(ratio=1.0)
+_MEASURED = {"start": Target(), "memory": Target(), "decode": _AHEAD, "prefill-512": _AHEAD}
+_DISK_RESERVE_BYTES = 1 << 30
+_MEMORY_RESERVE_BYTES = 3 << 30
 
 
 def main() -> None:
     """Write, measure, delete; file after file."""
     signal.signal(signal.SIGTERM, end_on_signal)
+    options = _options()
+    files = [(shape, kind) for shape in options.shapes for kind in options.formats]
+    sizes = {(shape, kind): size_bytes(SHAPES[shape], kind) for shape, kind in files}
+    whole_s = sum(_guess_s(size, options.rounds) for size in sizes.values())
+    print(f"{len(files)} files, this may take {minutes(whole_s)}", file=sys.stderr)
+    ends_at = None if options.minutes is None else time.monotonic() + options.minutes * 60
+    report = Report(options.json, rounds=options.rounds, threads=options.threads)
+    measured: list[str] = []
+    try:
+        for shape, kind in files:
+            if reason := _cannot(sizes[shape, kind], options.folder, ends_at):
+                print(f"{shape} {kind} is left out: {reason}", file=sys.stderr)
+                continue
+            measured.append(f"{shape}-{kind.lower()}")
+            _measure(shape, kind, options, report, ends_at)
+    finally:  # also of a run that was broken off
+        page().print(report.ratios(measured))
+    if options.json:
+        print(f"written to {options.json}", file=sys.stderr)
+
+
+def _measure(shape: str, kind: str, options: argparse.Namespace, report: Report, ends_at: float | None) -> None:
+    """One file from its making to its end."""
+    tokenizer_of = ModelStore(Settings.load().models_dir).resolve("smollm2-135m-instruct")
+    with tempfile.TemporaryDirectory(dir=options.folder, prefix="taximeter-large-") as folder:
+        name = f"{shape}-{kind.lower()}"
+        path = Path(folder) / f"{name}.gguf"
+        began_at = time.monotonic()
+        write_model(path, SHAPES[shape], kind, tokenizer_of=tokenizer_of)
+        told = f"{path.stat().st_size / 1e9:.1f} GB in {time.monotonic() - began_at:.0f} s"
+        print(f"{name}: wrote {told}", file=sys.stderr)
+        places = Places(
+            packaged={name: path},
+            peer_models=Path(folder),
+            scratch=options.logs or Path(folder),
+            llama_bin=options.llama_bin,
+            openvino_python=None,
+            vllm_bin=None,
+            threads=options.threads,
+        )
+        both: list[Contestant] = [Taximeter(places=places), LlamaCpp(places=places, precision="packaged")]
+        absent = {who.label: reason for who in both if (reason := who.missing(name))}
+        run = Run(
+            model=name,
+            places=places,
+            contestants=[who for who in both if who.label not in absent],
+            measures=[replace(m, must=_MEASURED[m.key], aim=_MEASURED[m.key]) for m in MEASURES if m.key in _MEASURED],
+            seed=options.seed,
+        )
+        report.begin(run, absent)
+        try:
+            asyncio.run(measure_rounds(run, options.rounds, report, until=ends_at))
+        finally:
+            page().print(report.tables(name))
+
+
+def _guess_s(size: int, rounds: int) -> float:
+    """Written at half a gigabyte a second; a turn reads the weights a few hundred times, and computes as long again."""
+    return size / 0.5e9 + rounds * 2 * (8 + 10 * size / 1e9)
+
+
+def _cannot(size: int, folder: Path | None, ends_at: float | None) -> str | None:
+    """Why a file of this size cannot be measured here and now."""
+    if ends_at is not None and time.monotonic() + _guess_s(size, 1) > ends_at:
+        return "not enough time is left"
+    place = folder or Path(tempfile.gettempdir())
+    if (free := shutil.disk_usage(place).free) < size + _DISK_RESERVE_BYTES:
+        return f"{place} has {free / 1e9:.1f} GB left for a file of {size / 1e9:.1f} GB"
+    # The weights once in the engine's own form and once more in the page cache, which gives way.
+    free = available_bytes()
+    if free is not None and free < size * 1.25 + _MEMORY_RESERVE_BYTES:
+        return f"{free / 1e9:.1f} GB of memory are free for weights of {size / 1e9:.1f} GB"
+    return None
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", type=words, default=list(SHAPES), help=f"of {','.join(SHAPES)}")
     parser.add_argument("--formats", type=words, default=list(FORMATS), help=f"of {','.join(FORMATS)}")
@@ -39,31 +123,9 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := (set(options.shapes) - set(SHAPES)) | (set(options.formats) - set(FORMATS)):
         parser.error(f"no such shape or format: {', '.join(sorted(unknown))}")
-    tokenizer_of = ModelStore(Settings.load().models_dir).resolve("smollm2-135m-instruct")
-    report = Report(options.json, rounds=options.rounds, threads=options.threads)
-    measures = [measure for measure in MEASURES if measure.key in MEASURED]
-    for shape in options.shapes:
-        for kind in options.formats:
-            with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-                name = f"{shape}-{kind.lower()}"
-                path = Path(folder) / f"{name}.gguf"
-                write_model(path, SHAPES[shape], kind, tokenizer_of=tokenizer_of)
-                places = Places(
-                    packaged={name: path},
-                    peer_models=Path(folder),
-                    scratch=options.logs or Path(folder),
-                    llama_bin=options.llama_bin,
-                    openvino_python=None,
-                    vllm_bin=None,
-                    threads=options.threads,
-                )
-                both: list[Contestant] = [Taximeter(places=places), LlamaCpp(places=places, precision="packaged")]
-                absent = {who.label: reason for who in both if (reason := who.missing(name))}
-                present = [who for who in both if who.label not in absent]
-                run = Run(model=name, places=places, contestants=present, measures=measures, seed=options.seed)
-                report.begin(run, absent)
-                asyncio.run(measure_rounds(run, options.rounds, report))
-                Console().print(report.tables(name))
+    if options.folder is not None:
+        options.folder.mkdir(parents=True, exist_ok=True)
+    return options
 
 
 if __name__ == "__main__":

@@ -57,8 +57,13 @@ class Contestant(Protocol):
     def version(self) -> str: ...
 
     @property
-    def one_start(self) -> bool:
-        """Whether one set-up is as good for many streams as for one."""
+    def starts(self) -> Sequence[Sequence[Shape]]:
+        """Each start, with the shapes for which its set-up is best: every shape in one of them."""
+        ...
+
+    @property
+    def start_takes_s(self) -> float:
+        """For planning: about how long it takes to start."""
         ...
 
     def launch(self, model: str, shape: Shape) -> Launch:
@@ -73,7 +78,8 @@ class Taximeter:
     places: Places
     label: str = "taximeter"
     is_peer: bool = False
-    one_start: bool = False
+    starts: Sequence[Sequence[Shape]] = ((Shape.ONE, Shape.PREFIX), (Shape.MANY,))
+    start_takes_s: float = 1.0
 
     def missing(self, model: str) -> str | None:
         if kernels.level() == "reference":
@@ -88,7 +94,7 @@ class Taximeter:
         path, home = self.places.packaged[model], self.places.scratch / "taximeter"
         home.mkdir(exist_ok=True)
         port = _free_port()
-        tokens = {Shape.ONE: CONTEXT_TOKENS, Shape.MANY: STREAMS * STREAM_TOKENS}[shape]
+        tokens = STREAMS * STREAM_TOKENS if shape is Shape.MANY else CONTEXT_TOKENS
         command = [sys.executable, "-m", "taximeter", "serve", "--model", str(path), "--port", str(port), "--json"]
         settings = {
             "TAXIMETER_HOME": str(home),
@@ -105,7 +111,8 @@ class LlamaCpp:
     places: Places
     precision: str
     is_peer: bool = True
-    one_start: bool = False
+    starts: Sequence[Sequence[Shape]] = ((Shape.ONE,), (Shape.PREFIX,), (Shape.MANY,))
+    start_takes_s: float = 0.5
 
     @property
     def label(self) -> str:
@@ -129,10 +136,12 @@ class LlamaCpp:
         return _said([str(self._program), "--version"], "version")
 
     def launch(self, model: str, shape: Shape) -> Launch:
-        streams, context = {Shape.ONE: (1, CONTEXT_TOKENS), Shape.MANY: (STREAMS, STREAMS * STREAM_TOKENS)}[shape]
+        streams, context = (STREAMS, STREAMS * STREAM_TOKENS) if shape is Shape.MANY else (1, CONTEXT_TOKENS)
+        # Its flash attention goes row by row for fewer than 64 of them: a short rest of a prompt is faster without.
+        flash = "off" if shape is Shape.PREFIX else "on"
         port, threads = _free_port(), str(self.places.threads)
         command = [str(self._program), "-m", str(self._file(model)), "--host", "127.0.0.1", "--port", str(port)]
-        command += ["-t", threads, "-tb", threads, "-np", str(streams), "-c", str(context), "-fa", "on"]
+        command += ["-t", threads, "-tb", threads, "-np", str(streams), "-c", str(context), "-fa", flash]
         # A cache of its own for each stream and none of prompts in host memory: faster on another machine, not compared
         # on this one. No mapped file, which could not be in huge pages.
         command += ["--no-kv-unified", "-cram", "0", "-lm", "none"]
@@ -149,7 +158,8 @@ class OpenVINO:
     places: Places
     precision: str
     is_peer: bool = True
-    one_start: bool = True
+    starts: Sequence[Sequence[Shape]] = (tuple(Shape),)
+    start_takes_s: float = 3.0
 
     @property
     def label(self) -> str:
@@ -181,7 +191,8 @@ class VLLM:
     places: Places
     label: str = "vLLM bf16"
     is_peer: bool = True
-    one_start: bool = True
+    starts: Sequence[Sequence[Shape]] = (tuple(Shape),)
+    start_takes_s: float = 90.0
 
     def _folder(self, model: str) -> Path:
         return self.places.peer_models / f"{model}-hf"
@@ -214,6 +225,7 @@ class VLLM:
         environment = {
             "LD_PRELOAD": self._preload,
             "HF_HUB_OFFLINE": "1",
+            "VLLM_TARGET_DEVICE": "cpu",  # it looks for the word in its version, which a renamed package lacks
             "VLLM_CPU_KVCACHE_SPACE": "1",  # GB, the least it takes
             "VLLM_CPU_OMP_THREADS_BIND": f"0-{self.places.threads - 1}",
         }

@@ -18,14 +18,15 @@ from engines_lab.yardstick import Machine
 
 
 class Shape(StrEnum):
-    """How a server is set up. An engine with one set-up for both is started once."""
+    """How a server is set up. An engine to which two are the same is started once for both."""
 
     ONE = "one stream, 8k context"
+    PREFIX = "one stream, 8k context, prompts that begin alike"
     MANY = "32 streams"
 
 
 CONTEXT_TOKENS: Final = 8192
-"""Of `Shape.ONE`."""
+"""Of one stream."""
 STREAMS: Final = 32
 STREAM_TOKENS: Final = 512
 """Of `Shape.MANY`: the most that one stream holds, prompt and answer."""
@@ -54,7 +55,8 @@ class Target:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
     """One figure. `ask` is None where starting the server already gives it. `limit` is in `unit`, like the figure;
-    None where physics says nothing. `quick`: also measured in a quick run."""
+    None where physics says nothing. `quick`: also measured in a quick run. `takes_s`: for planning, about how long a
+    peer takes over it with a model of this size on two cores."""
 
     key: str
     title: str
@@ -66,6 +68,7 @@ class Measure:
     limit: Callable[[Costs, Machine], float | None] | None = None
     more_is_better: bool = True
     quick: bool = False
+    takes_s: float = 0.0
 
 
 async def _decode(session: Session) -> float:
@@ -157,6 +160,7 @@ def _load(streams: int, prompt_tokens: int, output_tokens: int, must: float, aim
         ask=_together(streams, prompt_tokens, output_tokens),
         limit=_together_limit(streams, prompt_tokens, output_tokens),
         quick=quick,
+        takes_s=streams * (prompt_tokens / 800 + output_tokens / 350) + output_tokens / 100,
     )
 
 
@@ -191,6 +195,7 @@ MEASURES: Final = (
         ask=_decode,
         limit=_decode_limit(128, 128),
         quick=True,
+        takes_s=2.0,
     ),
     Measure(
         key="prefill-512",
@@ -202,6 +207,7 @@ MEASURES: Final = (
         ask=_prefill(512),
         limit=_prefill_limit(512),
         quick=True,
+        takes_s=0.6,
     ),
     Measure(
         key="prefill-2048",
@@ -212,18 +218,20 @@ MEASURES: Final = (
         aim=Target(ratio=1.7),
         ask=_prefill(2048),
         limit=_prefill_limit(2048),
+        takes_s=3.5,
     ),
     Measure(
         key="warm-prefix",
         title="first token behind 2,000 cached",
         unit="ms",
-        shape=Shape.ONE,
+        shape=Shape.PREFIX,
         must=Target(value=25),
         aim=Target(value=10),
         ask=_warm_prefix,
         limit=_warm_prefix_limit,
         more_is_better=False,
         quick=True,
+        takes_s=4.5,
     ),
     _load(1, 256, 64, must=1.5, aim=1.5, quick=False),
     _load(8, 256, 64, must=2.0, aim=2.0, quick=True),
@@ -240,6 +248,7 @@ MEASURES: Final = (
             aim=Target(share=0.9),
             ask=_decode_behind(tokens),
             limit=_decode_limit(tokens, 64),
+            takes_s=tokens / 400,
         )
         for tokens in LONG_TOKENS
     ),

@@ -14,6 +14,7 @@ from pathlib import Path
 def add_common_options(parser: argparse.ArgumentParser) -> None:
     """Rounds, where peers are, and where results go. Each place may also come from the environment."""
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--minutes", type=float, help="begin no further round that would not end in that time")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write everything there, after every turn")
     parser.add_argument("--logs", type=_folder, metavar="FOLDER", help="keep what the servers print")
     parser.add_argument("--threads", type=int, default=2)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import platform
 import statistics
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +19,7 @@ from engines_lab.limits import Costs
 from engines_lab.measures import Measure, Target
 from engines_lab.rounds import Run, Turn
 from rich.box import SIMPLE_HEAD
-from rich.console import Group
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -28,6 +29,7 @@ from taximeter.engine import kernels
 
 SCHEMA = "taximeter-bench-engines/1"
 _OURS = "taximeter"
+_FILE_WIDTH = 180
 _QUIET = 0.05
 """Up to this share of the processors, others are no reason to doubt a figure."""
 
@@ -106,6 +108,18 @@ class Report:
             notes.append(f"In {len(loud)} of {len(shares)} turns {said}: those figures are too low.")
         return Group(verdicts, everyone, *_machine_line(self._turns[model]), *map(Text, notes))
 
+    def ratios(self, models: Sequence[str]) -> Table:
+        """One line for each model: ours, the best peer's and the ratio, measure by measure."""
+        lines = {model: self._lines(model) for model in models if self._turns.get(model)}
+        table = Table(title="ours, the best peer, how many times as good", box=SIMPLE_HEAD)
+        table.add_column("model")
+        measures = next(([line.measure for line in told] for told in lines.values()), [])
+        for measure in measures:
+            table.add_column(f"{measure.title}, {measure.unit}", justify="right")
+        for model, told in lines.items():
+            table.add_row(model, *(line.summary() for line in told))
+        return table
+
 
 class Line:
     """One measure over all rounds."""
@@ -175,6 +189,11 @@ class Line:
         color = {True: "green", False: "red", None: "dim"}[self.reaches(target)]
         return f"[{color}]{', '.join(filter(None, parts))}[/{color}]"
 
+    def summary(self) -> str:
+        """Ours, the best peer's and the ratio."""
+        ours, best = (("void" if figure is None else number(figure)) for figure in (self.ours, self.best))
+        return f"{ours}, {best}, " + ("" if self.ratio is None else f"[bold]{self.ratio:.2f} ×[/bold]")
+
     def spread(self, label: str) -> str:
         figures = self.figures.get(label)
         if not figures:
@@ -203,7 +222,7 @@ def environment(threads: int) -> dict[str, object]:
     return {
         "cpu": _cpu_name(),
         "threads": threads,
-        "memory_gb": round(_memory_kb() / 1024 / 1024, 1),
+        "memory_gb": round(_memory_kb("MemTotal") / 1024 / 1024, 1),
         "huge_pages": _text("/sys/kernel/mm/transparent_hugepage/enabled"),
         "system": platform.platform(),
         "python": platform.python_version(),
@@ -211,6 +230,11 @@ def environment(threads: int) -> dict[str, object]:
         "kernels": kernels.level(),
         "levels": list(kernels.levels()),
     }
+
+
+def page() -> Console:
+    """Where tables go: as wide as the terminal, and in a file wide enough for them."""
+    return Console() if sys.stdout.isatty() else Console(width=_FILE_WIDTH)
 
 
 def number(figure: float) -> str:
@@ -249,9 +273,16 @@ def _cpu_name() -> str:
     return platform.processor() or "unknown"
 
 
-def _memory_kb() -> int:
-    words = _text("/proc/meminfo").split()
-    return int(words[1]) if len(words) > 1 else 0
+def available_bytes() -> int | None:
+    """Memory that programs could still have without anything being swapped out; None where the system does not tell."""
+    return _memory_kb("MemAvailable") * 1024 or None
+
+
+def _memory_kb(what: str) -> int:
+    for line in _text("/proc/meminfo").splitlines():
+        if line.startswith(f"{what}:"):
+            return int(line.split()[1])
+    return 0
 
 
 def _text(path: str) -> str:

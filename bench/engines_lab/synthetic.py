@@ -9,7 +9,7 @@ gigabytes would take longer than measuring.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +17,8 @@ from typing import Any, Final
 import gguf
 import numpy as np
 import numpy.typing as npt
+
+from taximeter.engine.weights.gguf import GGUFFile
 
 _Blocks = npt.NDArray[np.uint8]
 
@@ -100,12 +102,12 @@ def write_model(path: Path, shape: Sizes, kind: str, *, tokenizer_of: Path) -> N
     quantized, draw = gguf.GGMLQuantizationType[kind], FORMATS[kind]
     block_weights, block_bytes = gguf.GGML_QUANT_SIZES[quantized]
     pool = draw(chance, _POOL_BYTES // block_bytes).reshape(-1)
-    contents: list[_Blocks | npt.NDArray[np.float32]] = []
+    contents: list[Iterable[memoryview]] = []
     for name, size in _tensors(shape):
         if len(size) == 1:
             content = _rope_divisors(shape) if name == "rope_freqs.weight" else np.ones(size, np.float32)
             writer.add_tensor_info(name, size, content.dtype, content.nbytes)
-            contents.append(content)
+            contents.append([content.data.cast("B")])
         else:
             row_bytes = size[1] // block_weights * block_bytes
             writer.add_tensor_info(
@@ -116,9 +118,18 @@ def write_model(path: Path, shape: Sizes, kind: str, *, tokenizer_of: Path) -> N
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    for content in contents:
-        writer.write_tensor_data(content)
     writer.close()
+    with path.open("ab", buffering=0) as file:
+        for pieces in contents:
+            for piece in (bytes(-file.tell() % writer.data_alignment), *pieces):
+                file.write(piece)
+
+
+def size_bytes(shape: Sizes, kind: str) -> int:
+    """About the size of the file that `write_model` makes."""
+    block_weights, block_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+    weights = sum(size[0] * size[1] for _, size in _tensors(shape) if len(size) == 2)
+    return weights // block_weights * block_bytes
 
 
 def _tensors(shape: Sizes) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -164,11 +175,12 @@ def _describe(writer: gguf.GGUFWriter, shape: Sizes) -> None:
 
 def _copy_tokenizer(writer: gguf.GGUFWriter, source: Path, vocabulary: int) -> None:
     """The tokenizer's fields of `source`, with names nobody writes for the ids it lacks."""
-    fields = gguf.GGUFReader(source).fields
+    file = GGUFFile(source)
+    metadata = file.metadata
+    file.close()
 
     def get(key: str) -> Any:
-        field = fields.get(f"tokenizer.ggml.{key}")
-        return None if field is None else field.contents()
+        return metadata.get(f"tokenizer.ggml.{key}")
 
     tokens: list[str] = get("tokens")
     types: list[int] = get("token_type")
@@ -192,14 +204,16 @@ def _rope_divisors(shape: Sizes) -> npt.NDArray[np.float32]:
     return (1.0 / ((1.0 - smooth) / shape.rope_factor + smooth)).astype(np.float32)
 
 
-def _cut(pool: _Blocks, start: int, size: int) -> _Blocks:
+def _cut(pool: _Blocks, start: int, size: int) -> Iterator[memoryview]:
     """`size` bytes from `start` on, round and round. A tensor longer than the pool repeats it."""
-    turns = -(-(start + size) // len(pool))
-    return np.tile(pool, turns)[start : start + size] if turns > 1 else pool[start : start + size]
+    while size:
+        piece = pool[start : start + size]
+        yield piece.data
+        start, size = 0, size - len(piece)
 
 
 def _half(number: float, blocks: int) -> _Blocks:
-    return np.tile(np.array([number], np.float16).view(np.uint8), (blocks, 1))
+    return np.full((blocks, 1), number, np.float16).view(np.uint8)
 
 
 def _draw_q4_0(chance: np.random.Generator, blocks: int) -> _Blocks:
