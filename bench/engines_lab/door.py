@@ -41,7 +41,9 @@ class Answer:
 
     @property
     def decode_tokens_per_s(self) -> float:
-        """Tokens after the first, over the time between first and last."""
+        """Tokens after the first, over the time between first and last. Raises Void where all came at once."""
+        if self.last_token_at == self.first_token_at:
+            raise Void("all tokens came at once")
         return (self.output_tokens - 1) / (self.last_token_at - self.first_token_at)
 
 

@@ -246,7 +246,7 @@ def _machine_line(turns: list[Turn]) -> list[Text]:
     """The machine's rates over all turns, lowest to highest."""
     machines = [turn.machine for turn in turns if turn.machine is not None]
     if not machines:
-        return [Text("The machine's limits are unknown: there is no C compiler.")]
+        return [Text("The machine's limits are unknown: there is no C compiler.")] if turns else []
 
     def said(name: str, values: list[float | None], unit: str) -> str:
         known = sorted(value for value in values if value is not None)

@@ -25,7 +25,9 @@ _Blocks = npt.NDArray[np.uint8]
 _POOL_BYTES: Final = 64 << 20
 _SPREAD: Final = 0.02
 """The standard deviation of the weights, as models are initialized."""
-_UNUSED: Final = int(gguf.TokenType.UNUSED)
+_NORMAL: Final = int(gguf.TokenType.NORMAL)
+_SPACE: Final = "\u0120"
+"""As byte-level tokenizers write it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +176,8 @@ def _describe(writer: gguf.GGUFWriter, shape: Sizes) -> None:
 
 
 def _copy_tokenizer(writer: gguf.GGUFWriter, source: Path, vocabulary: int) -> None:
-    """The tokenizer's fields of `source`, with names nobody writes for the ids it lacks."""
+    """The tokenizer's fields of `source`, with words nobody writes for the ids it lacks: a model that picks one at
+    random must be heard, token by token, and not every server sends those that are no text."""
     file = GGUFFile(source)
     metadata = file.metadata
     file.close()
@@ -187,8 +190,8 @@ def _copy_tokenizer(writer: gguf.GGUFWriter, source: Path, vocabulary: int) -> N
     spare = vocabulary - len(tokens)
     writer.add_tokenizer_model(str(get("model")))
     writer.add_tokenizer_pre(str(get("pre")))
-    writer.add_token_list([*tokens, *(f"<unused {number}>" for number in range(spare))])
-    writer.add_token_types([*types, *([_UNUSED] * spare)])
+    writer.add_token_list([*tokens, *(f"{_SPACE}spare{number}" for number in range(spare))])
+    writer.add_token_types([*types, *([_NORMAL] * spare)])
     writer.add_token_merges(get("merges"))
     writer.add_bos_token_id(get("bos_token_id"))
     writer.add_eos_token_id(get("eos_token_id"))
