@@ -79,13 +79,14 @@ def _measure(shape: str, kind: str, options: argparse.Namespace, report: Report,
             vllm_bin=None,
             threads=options.threads,
         )
+        wanted = set(_MEASURED) & set(options.measures)
         both: list[Contestant] = [Taximeter(places=places), LlamaCpp(places=places, precision="packaged")]
         absent = {who.label: reason for who in both if (reason := who.missing(name))}
         run = Run(
             model=name,
             places=places,
             contestants=[who for who in both if who.label not in absent],
-            measures=[replace(m, must=_MEASURED[m.key], aim=_MEASURED[m.key]) for m in MEASURES if m.key in _MEASURED],
+            measures=[replace(m, must=_MEASURED[m.key], aim=_MEASURED[m.key]) for m in MEASURES if m.key in wanted],
             seed=options.seed,
         )
         report.begin(run, absent)
@@ -118,6 +119,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", type=words, default=list(SHAPES), help=f"of {','.join(SHAPES)}")
     parser.add_argument("--formats", type=words, default=list(FORMATS), help=f"of {','.join(FORMATS)}")
+    parser.add_argument("--measures", type=words, default=list(_MEASURED), help=f"of {','.join(_MEASURED)}")
     parser.add_argument("--folder", type=Path, help="where the files are written; the system's folder for such")
     add_common_options(parser)
     options = parser.parse_args()

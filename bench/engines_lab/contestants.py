@@ -66,6 +66,11 @@ class Contestant(Protocol):
         """For planning: about how long it takes to start."""
         ...
 
+    @property
+    def pace(self) -> float:
+        """For planning: how much of the time that a measure usually takes it needs."""
+        ...
+
     def launch(self, model: str, shape: Shape) -> Launch:
         """How to start it."""
         ...
@@ -80,6 +85,7 @@ class Taximeter:
     is_peer: bool = False
     starts: Sequence[Sequence[Shape]] = ((Shape.ONE, Shape.PREFIX), (Shape.MANY,))
     start_takes_s: float = 1.0
+    pace: float = 0.5
 
     def missing(self, model: str) -> str | None:
         if kernels.level() == "reference":
@@ -113,6 +119,7 @@ class LlamaCpp:
     is_peer: bool = True
     starts: Sequence[Sequence[Shape]] = ((Shape.ONE,), (Shape.PREFIX,), (Shape.MANY,))
     start_takes_s: float = 0.5
+    pace: float = 1.0
 
     @property
     def label(self) -> str:
@@ -160,6 +167,7 @@ class OpenVINO:
     is_peer: bool = True
     starts: Sequence[Sequence[Shape]] = (tuple(Shape),)
     start_takes_s: float = 3.0
+    pace: float = 0.6
 
     @property
     def label(self) -> str:
@@ -193,6 +201,7 @@ class VLLM:
     is_peer: bool = True
     starts: Sequence[Sequence[Shape]] = (tuple(Shape),)
     start_takes_s: float = 90.0
+    pace: float = 0.8
 
     def _folder(self, model: str) -> Path:
         return self.places.peer_models / f"{model}-hf"

@@ -78,7 +78,10 @@ class Door:
             raise Void(f"no whole answer within {self.timeout_s:.0f} s") from None
         except OSError as error:
             raise Void(f"the connection failed: {error}") from error
-        answer = _read(sent_at, pieces)
+        try:
+            answer = _read(sent_at, pieces)
+        except ValueError as error:  # msgspec's too
+            raise Void(f"the answer cannot be read: {error}") from error
         if answer.prompt_tokens != len(prompt) or answer.output_tokens != output_tokens:
             raise Void(
                 f"asked {len(prompt)} + {output_tokens} tokens,"

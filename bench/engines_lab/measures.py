@@ -160,7 +160,7 @@ def _load(streams: int, prompt_tokens: int, output_tokens: int, must: float, aim
         ask=_together(streams, prompt_tokens, output_tokens),
         limit=_together_limit(streams, prompt_tokens, output_tokens),
         quick=quick,
-        takes_s=streams * (prompt_tokens / 800 + output_tokens / 350) + output_tokens / 100,
+        takes_s=streams * (prompt_tokens / 1000 + output_tokens / 600) + output_tokens / 100,
     )
 
 
@@ -231,7 +231,7 @@ MEASURES: Final = (
         limit=_warm_prefix_limit,
         more_is_better=False,
         quick=True,
-        takes_s=4.5,
+        takes_s=7.0,
     ),
     _load(1, 256, 64, must=1.5, aim=1.5, quick=False),
     _load(8, 256, 64, must=2.0, aim=2.0, quick=True),

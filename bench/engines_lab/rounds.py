@@ -6,6 +6,7 @@ Refuses to know: how a figure is made; what figures mean together.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 _OVERHEAD_S: Final = 6.0
 """Of a turn: the yardstick, warming up, and ending the server."""
+_PATIENCE_S: Final = 600.0
+"""For all that one server is asked. A server that hangs must not hold up everybody."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +131,9 @@ async def _take(run: Run, who: Contestant, stock: Stock, turn: Turn) -> None:
 
 
 async def _ask_all(run: Run, door: Door, measures: Sequence[Measure], stock: Stock, turn: Turn) -> None:
+    if all(measure.ask is None for measure in measures):
+        return
+    give_up_at = time.monotonic() + _PATIENCE_S
     warm_up = stock.prompts(f"{run.seed}, round {turn.round}, warm-up")
     for _ in range(2):
         await door.ask(warm_up.prompt(64), 16)
@@ -136,8 +142,12 @@ async def _ask_all(run: Run, door: Door, measures: Sequence[Measure], stock: Sto
         if measure.ask is None:
             continue
         prompts = stock.prompts(f"{run.seed}, round {turn.round}, {measure.key}")
+        session = Session(door=door, prompts=prompts, long_text=long_text)
         try:
-            turn.figures[measure.key] = await measure.ask(Session(door=door, prompts=prompts, long_text=long_text))
+            async with asyncio.timeout(max(0.0, give_up_at - time.monotonic())):
+                turn.figures[measure.key] = await measure.ask(session)
+        except TimeoutError:
+            turn.void[measure.key] = f"all together took more than {minutes(_PATIENCE_S)}"
         except Void as reason:
             turn.void[measure.key] = str(reason)
 
@@ -154,4 +164,4 @@ def minutes(seconds: float) -> str:
 
 def _guess_s(who: Contestant, measures: Sequence[Measure]) -> float:
     starts = sum(any(measure.shape in shapes for measure in measures) for shapes in who.starts)
-    return _OVERHEAD_S + starts * who.start_takes_s + sum(measure.takes_s for measure in measures)
+    return _OVERHEAD_S + starts * who.start_takes_s + who.pace * sum(measure.takes_s for measure in measures)
