@@ -1,7 +1,7 @@
 """Taximeter beside llama.cpp on models as large as people run: the same file for both, with random weights.
 
     python bench/large_models.py [--shapes llama-3.2-1b,qwen3-4b,llama-3.1-8b] [--formats Q4_0,Q4_K,Q8_0]
-                                 [--rounds 3] [--minutes N] [--folder PATH] [--json PATH]
+                                 [--rounds 5] [--minutes N] [--folder PATH] [--json PATH]
 
 Each file is written when its turn comes, measured through the same door as in bench/engines.py, and deleted: up to 9 GB
 of disk and of memory for the largest. The smallest come first. Random weights answer nonsense; they cost what real ones
@@ -40,27 +40,31 @@ def main() -> None:
     """Write, measure, delete; file after file."""
     signal.signal(signal.SIGTERM, end_on_signal)
     options = _options()
-    files = [(shape, kind) for shape in options.shapes for kind in options.formats]
-    sizes = {(shape, kind): size_bytes(SHAPES[shape], kind) for shape, kind in files}
+    sizes = {(shape, kind): size_bytes(SHAPES[shape], kind) for shape in options.shapes for kind in options.formats}
+    files = sorted(sizes, key=lambda file: sizes[file])
     whole_s = sum(_guess_s(size, options.rounds) for size in sizes.values())
     print(f"{len(files)} files, this may take {minutes(whole_s)}", file=sys.stderr)
     ends_at = None if options.minutes is None else time.monotonic() + options.minutes * 60
     report = Report(options.json, rounds=options.rounds, threads=options.threads)
     measured: list[str] = []
     try:
-        for shape, kind in files:
+        for index, (shape, kind) in enumerate(files):
+            # Each file has its part of the time that is left, by its size.
+            weights = [_guess_s(sizes[file], options.rounds) for file in files[index:]]
+            now = time.monotonic()
+            until = None if ends_at is None else now + (ends_at - now) * weights[0] / sum(weights)
             if reason := _cannot(sizes[shape, kind], options.folder, ends_at):
                 print(f"{shape} {kind} is left out: {reason}", file=sys.stderr)
                 continue
             measured.append(f"{shape}-{kind.lower()}")
-            _measure(shape, kind, options, report, ends_at)
+            _measure(shape, kind, options, report, until)
     finally:  # also of a run that was broken off
         page().print(report.ratios(measured))
     if options.json:
         print(f"written to {options.json}", file=sys.stderr)
 
 
-def _measure(shape: str, kind: str, options: argparse.Namespace, report: Report, ends_at: float | None) -> None:
+def _measure(shape: str, kind: str, options: argparse.Namespace, report: Report, until: float | None) -> None:
     """One file from its making to its end."""
     tokenizer_of = ModelStore(Settings.load().models_dir).resolve("smollm2-135m-instruct")
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="taximeter-large-") as folder:
@@ -91,14 +95,14 @@ def _measure(shape: str, kind: str, options: argparse.Namespace, report: Report,
         )
         report.begin(run, absent)
         try:
-            asyncio.run(measure_rounds(run, options.rounds, report, until=ends_at))
+            asyncio.run(measure_rounds(run, options.rounds, report, until=until))
         finally:
             page().print(report.tables(name))
 
 
 def _guess_s(size: int, rounds: int) -> float:
     """Written at half a gigabyte a second; a turn reads the weights a few hundred times, and computes as long again."""
-    return size / 0.5e9 + rounds * 2 * (8 + 10 * size / 1e9)
+    return size / 0.5e9 + rounds * 2 * (8 + 13 * size / 1e9)
 
 
 def _cannot(size: int, folder: Path | None, ends_at: float | None) -> str | None:

@@ -63,7 +63,9 @@ class Report:
     def __call__(self, run: Run, turn: Turn) -> None:
         self._turns[run.model].append(turn)
         if self._path is not None:
-            self._path.write_text(json.dumps(self._document(), indent=1) + "\n")
+            unfinished = self._path.with_name(f"{self._path.name}.unfinished")
+            unfinished.write_text(json.dumps(self._document(), indent=1) + "\n")
+            unfinished.replace(self._path)  # at once: a run may be killed at any moment
 
     def _document(self) -> dict[str, object]:
         return {
