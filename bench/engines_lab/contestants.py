@@ -239,7 +239,7 @@ class VLLM:
             "VLLM_CPU_OMP_THREADS_BIND": f"0-{self.places.threads - 1}",
         }
         door, files = Door(port, "model"), [self._folder(model)]
-        return Launch(command=command, environment=environment, door=door, files=files, patience_s=300)
+        return Launch(command=command, environment=environment, door=door, files=files, patience_s=600)
 
 
 def contestants(places: Places, model: str) -> list[Contestant]:

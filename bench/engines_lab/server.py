@@ -76,13 +76,14 @@ async def _first_token_at(
 
 
 async def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the server with all its children."""
-    for how in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, how)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            await asyncio.to_thread(process.wait, _STOP_PATIENCE_S)
-            return
+    """End the server, and then what it left: a child that lives on would compute beside the next engine."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        await asyncio.to_thread(process.wait, _STOP_PATIENCE_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await asyncio.to_thread(process.wait)
 
 
 def _proportional_mb(pid: int) -> float:
