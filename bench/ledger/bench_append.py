@@ -21,8 +21,6 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 
-import sqlalchemy as sa
-
 from taximeter.ledger import Ledger
 from taximeter.records import (
     Basis,
@@ -86,10 +84,11 @@ def a_receipt(at: datetime) -> Receipt:
     )
 
 
-def measure(folder: Path, *, threads: int, receipts: int) -> dict[str, float]:
+def measure(folder: Path, *, threads: int, receipts: int, synchronous: str) -> dict[str, float]:
     """One run in a new ledger. Latencies in milliseconds."""
     waits_ns: list[list[int]] = [[] for _ in range(threads)]
     with Ledger.open(str(folder / "ledger.db")) as ledger:
+        ledger._writer._connection.execute(f"PRAGMA synchronous = {synchronous}")  # noqa: SLF001 - no option of users
         share = [a_receipt(datetime.now(UTC)) for _ in range(receipts)]
         start = threading.Barrier(threads + 1)
 
@@ -139,16 +138,14 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
 
-    @sa.event.listens_for(sa.Engine, "checkout")
-    def _(connection: object, *_: object) -> None:
-        connection.execute(f"PRAGMA synchronous = {options.synchronous}")
-
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         sync_ms = bare_sync_ms(Path(folder))
     runs: list[dict[str, float]] = []
     for threads in options.threads:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-            runs.append(measure(Path(folder), threads=threads, receipts=options.receipts))
+            runs.append(
+                measure(Path(folder), threads=threads, receipts=options.receipts, synchronous=options.synchronous)
+            )
     if options.json:
         json.dump({"synchronous": options.synchronous, "bare_sync_ms": sync_ms, "runs": runs}, sys.stdout, indent=2)
         return

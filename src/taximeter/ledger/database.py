@@ -9,10 +9,6 @@ import sqlite3
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
-
-import sqlalchemy as sa
-from sqlalchemy import event, exc
 
 from taximeter.errors import ConfigError, LedgerError
 
@@ -44,15 +40,11 @@ def ledger_path(url: str) -> Path | None:
     return Path(path).expanduser().resolve()
 
 
-def connect(path: Path, *, busy_timeout_s: float, writes: bool) -> sa.Engine:
-    """Connections to the file, made as they are needed. Those that write take the lock as they begin, so that waiting
-    for it is the busy timeout's business and never an error half-way; the others cannot write at all."""
-    engine = sa.create_engine(
-        sa.URL.create("sqlite", database=str(path)),
-        connect_args={"isolation_level": None, "timeout": busy_timeout_s},  # None: we say BEGIN ourselves
-    )
-
-    def set_up(connection: _Connection, _: object) -> None:
+def connect(path: Path, *, busy_timeout_s: float, writes: bool) -> sqlite3.Connection:
+    """A connection to the file, which threads may hand to each other. One that does not write cannot. Transactions are
+    begun by `transaction`, or whoever uses it."""
+    connection = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False)
+    try:
         connection.execute("PRAGMA foreign_keys = ON")
         if writes:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -60,17 +52,23 @@ def connect(path: Path, *, busy_timeout_s: float, writes: bool) -> sa.Engine:
             connection.execute("PRAGMA synchronous = FULL")
         else:
             connection.execute("PRAGMA query_only = ON")
-
-    def begin(connection: sa.Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-    event.listen(engine, "connect", set_up)
-    event.listen(engine, "begin", begin)
-    return engine
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
-class _Connection(Protocol):
-    def execute(self, sql: str, /) -> object: ...
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Generator[None]:
+    """All of what is done inside, or nothing of it. Takes the lock to write as it begins, so that waiting for that is
+    the busy timeout's business and never an error half-way."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:  # a full disk ends one by itself
+            connection.execute("ROLLBACK")
 
 
 @contextmanager
@@ -78,16 +76,15 @@ def border(path: Path) -> Generator[None]:
     """Errors of the database and of the file system leave as LedgerError."""
     try:
         yield
-    except (exc.SQLAlchemyError, sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, OSError) as error:
         raise as_ledger_error(error, path) from error
 
 
 def as_ledger_error(error: Exception, path: Path) -> LedgerError:
     """What went wrong with the ledger at `path`, without the statement: its values are somebody's data."""
-    cause = (error.orig if isinstance(error, exc.StatementError) else None) or error
-    if isinstance(cause, LedgerError):
-        return cause
-    said = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause).partition("\n")[0]
+    if isinstance(error, LedgerError):
+        return error
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error).partition("\n")[0]
     hint = next((hint for sign, hint in _HINTS.items() if sign in said.lower()), None)
     return LedgerError(f"the ledger {path} failed: {said}", hint=hint)
 

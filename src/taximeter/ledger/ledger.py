@@ -9,39 +9,40 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
-from collections.abc import Callable
+import sqlite3
+import threading
 from concurrent.futures import Future
 from contextlib import ExitStack
 from decimal import Decimal
 from pathlib import Path
 from tempfile import mkdtemp
 from types import TracebackType
-from typing import Self, TypeVar
-
-import sqlalchemy as sa
+from typing import TYPE_CHECKING, Self
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
 from taximeter.errors import LedgerError
-from taximeter.ledger import migrations, reader
-from taximeter.ledger.database import border, connect, ledger_path
+from taximeter.ledger import migrations
+from taximeter.ledger.database import border, connect, ledger_path, transaction
 from taximeter.ledger.liveness import WriterLocks
-from taximeter.ledger.schema import in_flight
-from taximeter.ledger.transactions import interrupt
+from taximeter.ledger.transactions import interrupt, writers_with_notes
 from taximeter.ledger.writer import LedgerCounts, Writer
 from taximeter.records import Receipt, Request, new_id
 
-_T = TypeVar("_T")
+if TYPE_CHECKING:
+    from taximeter.ledger.reader import Reader
 
 
 class Ledger:
     """A file of receipts. Safe to use from many threads, and to have open in many processes at once."""
 
-    def __init__(self, path: Path, writer: Writer, readers: sa.Engine, on_close: ExitStack) -> None:
+    def __init__(self, path: Path, writer: Writer, on_close: ExitStack, *, busy_timeout_s: float) -> None:
         """For `open` only."""
         self._path = path
+        self._busy_timeout_s = busy_timeout_s
         self._writer = writer
-        self._readers = readers
         self._on_close = on_close
+        self._reader: Reader | None = None
+        self._making_reader = threading.Lock()
         self._closed = False
         self._process_id = os.getpid()
         atexit.register(self.close)  # a program that forgets to close loses nothing that it appended
@@ -63,20 +64,18 @@ class Ledger:
                 undo.callback(shutil.rmtree, path.parent, ignore_errors=True)
             with border(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                writers = connect(path, busy_timeout_s=busy_timeout_s, writes=True)
-                readers = connect(path, busy_timeout_s=busy_timeout_s, writes=False)
-                undo.callback(writers.dispose)
-                undo.callback(readers.dispose)
+                connection = connect(path, busy_timeout_s=busy_timeout_s, writes=True)
+                undo.callback(connection.close)
                 locks = WriterLocks(path)
                 writer_id = new_id("writer", clock.utc_now())
                 with locks.opening():
-                    if not migrations.is_current(readers):
-                        migrations.upgrade(writers)
-                    _bury_the_dead(locks, readers, writers, clock)
+                    if not migrations.is_current(connection, path):
+                        migrations.upgrade(connection)
+                    _bury_the_dead(locks, connection, clock)
                     undo.callback(locks.leave, locks.join(writer_id))
-            writer = Writer(writers, path, writer_id)
+            writer = Writer(connection, path, writer_id)
             undo.callback(writer.close, patience_s=busy_timeout_s)
-            return cls(path, writer, readers, undo.pop_all())
+            return cls(path, writer, undo.pop_all(), busy_timeout_s=busy_timeout_s)
 
     def begin(self, request: Request, receipt_id: str) -> Future[None]:
         """Note that `request` is in flight; should this process die, the next one writes its receipt, under
@@ -104,12 +103,12 @@ class Ledger:
 
         `before` names the last receipt of the page before, as for `receipt`. Raises LedgerError when there is none.
         """
-        return self._ask(lambda connection: reader.newest(connection, limit, before))
+        return self._reading().newest(limit, before)
 
     def receipt(self, name: str) -> Receipt | None:
         """One receipt, by its id, by its request's id (then the newest), or by the beginning of either; None when
         nothing begins so. Raises LedgerError when several do, and names them."""
-        return self._ask(lambda connection: reader.find(connection, name))
+        return self._reading().find(name)
 
     def latest(self) -> Receipt | None:
         """The receipt closed last, None in an empty ledger."""
@@ -117,7 +116,7 @@ class Ledger:
 
     def total_cost(self) -> Decimal:
         """Every known cost, corrections counted and what they correct not, in dollars to the last picodollar."""
-        return self._ask(reader.total_cost)
+        return self._reading().total_cost()
 
     def close(self) -> None:
         """Write what was appended, then let go of the file. Idempotent.
@@ -127,7 +126,10 @@ class Ledger:
         if os.getpid() != self._process_id:
             return
         atexit.unregister(self.close)
-        self._closed = True
+        with self._making_reader:
+            self._closed = True
+        if self._reader is not None:
+            self._reader.close()
         self._on_close.close()
 
     def __enter__(self) -> Self:
@@ -138,24 +140,29 @@ class Ledger:
     ) -> None:
         self.close()
 
-    def _ask(self, question: Callable[[sa.Connection], _T]) -> _T:
-        if self._closed:
-            raise LedgerError(f"the ledger {self._path} is closed")
-        with border(self._path), self._readers.begin() as connection:
-            return question(connection)
+    def _reading(self) -> Reader:
+        """Made when somebody asks, for what it imports takes a tenth of a second: a server that only writes has its
+        first answer sooner, and holds less."""
+        from taximeter.ledger.reader import Reader  # noqa: PLC0415
+
+        with self._making_reader:
+            if self._closed:
+                raise LedgerError(f"the ledger {self._path} is closed")
+            if self._reader is None:
+                self._reader = Reader(self._path, busy_timeout_s=self._busy_timeout_s)
+            return self._reader
 
 
-def _bury_the_dead(locks: WriterLocks, readers: sa.Engine, writers: sa.Engine, clock: Clock) -> None:
+def _bury_the_dead(locks: WriterLocks, connection: sqlite3.Connection, clock: Clock) -> None:
     """Write the receipts that dead processes left open, and remove their locks."""
-    with readers.begin() as connection:
-        begun = set(connection.scalars(sa.select(in_flight.c.writer_id).distinct()))
+    begun = writers_with_notes(connection)
     for writer_id in begun | locks.known():
         lock = locks.take_over(writer_id)
         if lock is None:
             continue
         try:
             if writer_id in begun:
-                with writers.begin() as connection:
+                with transaction(connection):
                     interrupt(connection, writer_id, clock.utc_now())
         finally:
             locks.leave(lock)

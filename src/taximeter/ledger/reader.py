@@ -5,13 +5,18 @@ Owns: every SELECT that people ask for. Refuses to know: how anything came to be
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from decimal import Decimal
 from itertools import chain
+from pathlib import Path
 
 import sqlalchemy as sa
+from sqlalchemy import event, exc
 
 from taximeter.errors import LedgerError
 from taximeter.ledger import rows
+from taximeter.ledger.database import as_ledger_error, border, connect
 from taximeter.ledger.schema import current_receipts, documents, receipts
 from taximeter.records import PICODOLLARS_PER_DOLLAR, Receipt, exact_sum
 
@@ -20,8 +25,55 @@ _NAMED_WHEN_AMBIGUOUS = 5
 _HALF = 10**9
 
 
-def newest(connection: sa.Connection, limit: int, before: str | None) -> list[Receipt]:
-    """Receipts that nothing corrects, newest first, from behind the one named `before` on."""
+class Reader:
+    """Safe to use from many threads. What goes wrong is a LedgerError."""
+
+    def __init__(self, path: Path, *, busy_timeout_s: float) -> None:
+        self._path = path
+        # By its URL the library knows how to share connections to a file; they are made as everywhere here.
+        self._engine = sa.create_engine(
+            sa.URL.create("sqlite", database=str(path)),
+            creator=lambda: connect(path, busy_timeout_s=busy_timeout_s, writes=False),
+        )
+        event.listen(self._engine, "begin", _begin)
+
+    def newest(self, limit: int, before: str | None) -> list[Receipt]:
+        """Receipts that nothing corrects, newest first, from behind the one named `before` on."""
+        with self._snapshot() as connection:
+            return _newest(connection, limit, before)
+
+    def find(self, name: str) -> Receipt | None:
+        """The receipt with this id, or the newest of the request with this id, or the only one whose id or request's
+        id begins so. Raises LedgerError when several do."""
+        with self._snapshot() as connection:
+            named = sa.select(documents.c.document).where(documents.c.receipt_id == _resolve(connection, name))
+            document = connection.scalar(named)
+            return None if document is None else rows.receipt_from(document)
+
+    def total_cost(self) -> Decimal:
+        """The exact sum of all costs that are known, in dollars, over the receipts that nothing corrects."""
+        with self._snapshot() as connection:
+            return _total_cost(connection)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _snapshot(self) -> Generator[sa.Connection]:
+        try:
+            with border(self._path), self._engine.begin() as connection:
+                yield connection
+        except exc.SQLAlchemyError as error:
+            cause = error.orig if isinstance(error, exc.StatementError) else None
+            raise as_ledger_error(cause if isinstance(cause, Exception) else error, self._path) from error
+
+
+def _begin(connection: sa.Connection) -> None:
+    connection.exec_driver_sql("BEGIN")
+
+
+def _newest(connection: sa.Connection, limit: int, before: str | None) -> list[Receipt]:
     this = current_receipts.c
     question = (
         sa.select(documents.c.document)
@@ -36,14 +88,6 @@ def newest(connection: sa.Connection, limit: int, before: str | None) -> list[Re
             raise LedgerError(f"no receipt {before}", hint="`before` is the last receipt of the page before")
         question = question.where(sa.tuple_(this.closed_at, this.id) < sa.tuple_(*found))
     return [rows.receipt_from(document) for document in connection.scalars(question)]
-
-
-def find(connection: sa.Connection, name: str) -> Receipt | None:
-    """The receipt with this id, or the newest of the request with this id, or the only one whose id or request's id
-    begins so. Raises LedgerError when several do."""
-    named = sa.select(documents.c.document).where(documents.c.receipt_id == _resolve(connection, name))
-    document = connection.scalar(named)
-    return None if document is None else rows.receipt_from(document)
 
 
 def _resolve(connection: sa.Connection, name: str) -> str | None:
@@ -74,8 +118,8 @@ def _beginning(connection: sa.Connection, prefix: str) -> list[str]:
     return list(dict.fromkeys(chain.from_iterable(found)))
 
 
-def total_cost(connection: sa.Connection) -> Decimal:
-    """The exact sum of all costs that are known, in dollars, over the receipts that nothing corrects.
+def _total_cost(connection: sa.Connection) -> Decimal:
+    """See `Reader.total_cost`.
 
     SQLite's sum() raises past 2^63, and ten million receipts of half a dollar are past it in picodollars: each column
     is summed in two halves, joined here, where integers have no end.

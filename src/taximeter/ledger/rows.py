@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TypeVar
 
 import msgspec
 
 from taximeter.errors import LedgerError
-from taximeter.ledger import schema
+from taximeter.ledger import columns
 from taximeter.records import PICODOLLARS_PER_DOLLAR, Receipt, Request, to_json
 
 _LARGEST = 2**63 - 1
@@ -25,29 +26,56 @@ _Record = TypeVar("_Record", Receipt, Request)
 
 def receipt_row(receipt: Receipt) -> Row:
     """The row of table `receipts`."""
-    numbers = {name: getattr(receipt.usage, name, None) for name in schema.TOKEN_COLUMNS}
-    numbers |= {name: getattr(receipt.timing, name, None) for name in schema.TIME_COLUMNS}
-    numbers |= {name: getattr(receipt.work, name, None) for name in schema.WORK_COLUMNS}
+    numbers = {name: getattr(receipt.usage, name, None) for name in columns.TOKEN_COLUMNS}
+    numbers |= {name: getattr(receipt.timing, name, None) for name in columns.TIME_COLUMNS}
+    numbers |= {name: getattr(receipt.work, name, None) for name in columns.WORK_COLUMNS}
     off_scale = [name for name, number in numbers.items() if number is not None and abs(number) > _LARGEST]
     numbers |= dict.fromkeys(off_scale)
     money = None if receipt.cost is None else split_money(receipt.cost.total)
-    numbers |= dict(zip(schema.MONEY_COLUMNS, money or (None, None), strict=True))
+    numbers |= dict(zip(columns.MONEY_COLUMNS, money or (None, None), strict=True))
     return {
-        "id": receipt.id,
-        "request_id": receipt.request.id,
-        "supersedes": receipt.supersedes,
-        "received_at": receipt.request.received_at,
-        "closed_at": receipt.closed_at,
+        "id": stored_text(receipt.id),
+        "request_id": stored_text(receipt.request.id),
+        "supersedes": _stored(receipt.supersedes),
+        "received_at": stored_instant(receipt.request.received_at),
+        "closed_at": stored_instant(receipt.closed_at),
         "outcome": receipt.outcome.value,
-        "model": receipt.request.model,
-        "served_by": receipt.served_by,
+        "model": stored_text(receipt.request.model),
+        "served_by": _stored(receipt.served_by),
         "stream": receipt.request.stream,
-        "task": receipt.request.task,
-        "run": receipt.request.run,
-        "session": receipt.request.session,
+        "task": _stored(receipt.request.task),
+        "run": _stored(receipt.request.run),
+        "session": _stored(receipt.request.session),
         **numbers,
         "off_scale": len(off_scale) + (receipt.cost is not None and money is None),
     }
+
+
+def request_row(request: Request, receipt_id: str, writer_id: str) -> Row:
+    """The row of table `in_flight`. Raises LedgerError when the request could not be read back."""
+    return {
+        "request_id": stored_text(request.id),
+        "receipt_id": stored_text(receipt_id),
+        "writer_id": writer_id,
+        "received_at": stored_instant(request.received_at),
+        "document": request_document(request),
+    }
+
+
+def stored_text(text: str) -> str:
+    """Text from strangers. Half a surrogate pair, which no database takes, is stored as its escape sequence."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _stored(text: str | None) -> str | None:
+    return None if text is None else stored_text(text)
+
+
+def stored_instant(instant: datetime) -> str:
+    """An aware instant as SQLite has it: in UTC, as `2026-10-29 12:00:00.000000`, where text sorts by time."""
+    if instant.tzinfo is None:
+        raise ValueError("an instant without a time zone")
+    return instant.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
 def split_money(amount: Decimal) -> tuple[int, int] | None:

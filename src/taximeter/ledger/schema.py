@@ -2,6 +2,10 @@
 
 Owns: names, types and constraints, in the SQL that SQLite and Postgres share. Refuses to know: records.
 
+Only the reader and the migrations work with this description. Who writes names columns in SQL of its own
+(`transactions`): describing tables takes a library that takes a tenth of a second to import, and a server must be able
+to write before its first answer.
+
 `receipts` is narrow, so that a report over a million rows reads no more than it needs; the whole receipt lies beside it
 in `documents`. A number that is unknown is NULL. One that does not fit its 64-bit column is NULL too, is counted in
 `off_scale`, and stands in the document in full.
@@ -13,21 +17,22 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
-from taximeter.records import Phase, Usage
+from taximeter.ledger.columns import NUMBER_COLUMNS
+from taximeter.ledger.rows import stored_text
 
 
 class AnyText(sa.TypeDecorator[str]):
-    """Text from strangers. Half a surrogate pair, which no database takes, is stored as its escape sequence."""
+    """Text from strangers, as `stored_text` has it."""
 
     impl = sa.Text
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:  # noqa: ARG002 - theirs
-        return None if value is None else value.encode("utf-8", "backslashreplace").decode("utf-8")
+        return None if value is None else stored_text(value)
 
 
 class UtcDateTime(sa.TypeDecorator[datetime]):
-    """An aware instant, stored in UTC: as `2026-10-29 12:00:00.000000` in SQLite, where text sorts by time."""
+    """An aware instant, as `stored_instant` has it in SQLite."""
 
     impl = sa.DateTime
     cache_ok = True
@@ -42,12 +47,6 @@ class UtcDateTime(sa.TypeDecorator[datetime]):
     def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002 - theirs
         return None if value is None else value.replace(tzinfo=UTC)
 
-
-TOKEN_COLUMNS = Usage.INPUT_LEAVES + Usage.OUTPUT_LEAVES
-TIME_COLUMNS = ("total_ns", *(f"{phase}_ns" for phase in Phase), "first_token_ns")
-WORK_COLUMNS = ("prefill_passes", "decode_passes", "compute_ns")
-MONEY_COLUMNS = ("cost_dollars", "cost_picodollars")
-NUMBER_COLUMNS = TOKEN_COLUMNS + TIME_COLUMNS + WORK_COLUMNS + MONEY_COLUMNS
 
 metadata = sa.MetaData()
 

@@ -6,6 +6,7 @@ futures, the counts. Refuses to know: what a receipt says.
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -13,12 +14,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import sqlalchemy as sa
-from sqlalchemy import exc
-
 from taximeter.clock import SYSTEM_CLOCK
 from taximeter.errors import LedgerError
-from taximeter.ledger.database import as_ledger_error
+from taximeter.ledger.database import as_ledger_error, transaction
 from taximeter.ledger.transactions import Entry, NewReceipt, NewRequest, write, write_one
 from taximeter.records import Receipt, Request
 
@@ -53,10 +51,11 @@ class _Item:
 
 
 class Writer:
-    """Takes records from any thread and answers with a future each, resolved once the record is durable."""
+    """Takes records from any thread and answers with a future each, resolved once the record is durable. The connection
+    is the writer's alone."""
 
-    def __init__(self, engine: sa.Engine, path: Path, writer_id: str) -> None:
-        self._engine = engine
+    def __init__(self, connection: sqlite3.Connection, path: Path, writer_id: str) -> None:
+        self._connection = connection
         self._path = path
         self._writer_id = writer_id
         self._changed = threading.Condition()
@@ -127,21 +126,21 @@ class Writer:
             except Exception as error:  # noqa: BLE001 - its batch mates must not suffer for it
                 item.error = as_ledger_error(error, self._path)
         try:
-            with self._engine.begin() as connection:
-                write(connection, [entry for _, entry in ready])
-        except exc.OperationalError:
+            with transaction(self._connection):
+                write(self._connection, [entry for _, entry in ready])
+        except sqlite3.OperationalError:
             raise  # the database as a whole: locked, full, gone
-        except exc.SQLAlchemyError:
+        except sqlite3.Error:
             self._write_apart(ready)  # some entry of it: find out which, and write the others
 
     def _write_apart(self, ready: Sequence[tuple[_Item, Entry]]) -> None:
-        with self._engine.begin() as connection:
+        with transaction(self._connection):
             for item, entry in ready:
                 try:
-                    write_one(connection, entry)
-                except exc.OperationalError:
+                    write_one(self._connection, entry)
+                except sqlite3.OperationalError:
                     raise
-                except (LedgerError, exc.SQLAlchemyError) as error:
+                except (LedgerError, sqlite3.Error) as error:
                     item.error = as_ledger_error(error, self._path)
 
     def _settle(self, batch: Sequence[_Item]) -> None:

@@ -30,6 +30,20 @@ def test_the_steps_lead_to_the_tables(ledger: Ledger, path: Path) -> None:
     engine.dispose()
 
 
+def test_what_is_written_is_what_the_tables_say(ledger: Ledger, path: Path) -> None:
+    """The writer has SQL of its own: through the description of the tables its rows read as they were meant."""
+    receipt = a_receipt()
+    ledger.append(receipt).result()
+    ledger.close()
+    engine = sa.create_engine(f"sqlite:///{path}")
+    with engine.connect() as connection:
+        row = connection.execute(sa.select(schema.receipts)).mappings().one()
+    engine.dispose()
+    assert (row["received_at"], row["closed_at"]) == (receipt.request.received_at, receipt.closed_at)
+    assert (row["id"], row["model"], row["stream"]) == (receipt.id, receipt.request.model, receipt.request.stream)
+    assert row["input_fresh_tokens"] == (receipt.usage and receipt.usage.input_fresh_tokens)
+
+
 def test_the_steps_are_numbered_as_they_follow_each_other() -> None:
     """Alembic's chain from first to last is the order of the files' names."""
     script = ScriptDirectory(str(Path(migrations.__file__).parent))

@@ -9,7 +9,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import event
 
 from taximeter.errors import LedgerError
 from taximeter.ledger import Ledger, LedgerCounts, writer
@@ -112,20 +111,16 @@ def test_a_disk_that_takes_nothing_costs_receipts_but_not_the_process(
 ) -> None:
     """A full or read-only disk fails each receipt with a LedgerError, counted; its request stays noted as in flight;
     once the disk is well again so is the ledger."""
-    now = pragma
     request = a_request()
     ledger.begin(request, f"rcpt_of_{request.id}").result()
 
-    @event.listens_for(ledger._writer._engine, "checkout")
-    def _(connection: sqlite3.Connection, *_: object) -> None:
-        connection.execute(f"PRAGMA {now}")
-
+    ledger._writer._connection.execute(f"PRAGMA {pragma}")
     lost = [ledger.append(a_receipt(request if number == 0 else None)) for number in range(40)]
     errors = [future.exception(WAIT_S) for future in lost]
     assert any(errors)
     with pytest.raises(LedgerError, match=said):
         raise next(error for error in errors if error is not None)
-    now = undo
+    ledger._writer._connection.execute(f"PRAGMA {undo}")
     ledger.append(a_receipt()).result()
     counts = ledger.counts()
     assert counts.lost == sum(error is not None for error in errors)
