@@ -6,17 +6,62 @@ who could still finish what it began. Owns: the files in `LEDGER-writers/`. Refu
 
 from __future__ import annotations
 
+import fcntl
+import os
+import time
+import weakref
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from taximeter.errors import LedgerError
 
 _OPENING = "opening"
 _SUFFIX = ".lock"
 _PATIENCE_S = 60.0
+_PAUSE_S = 0.01
+
+
+class WriterLock:
+    """A lock on a file, which it makes where there is none. It is held by the process, not by the children it forks."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+
+    def take(self) -> bool:
+        """Whether it is ours from now on: not if somebody has it, in this process or another."""
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException as error:
+            os.close(descriptor)
+            if isinstance(error, BlockingIOError):
+                return False
+            raise
+        self._descriptor = descriptor
+        _held.add(self)
+        return True
+
+    def let_go(self) -> None:
+        """Give it back; nothing happens if it was given back already."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+            _held.discard(self)
+
+
+_held: weakref.WeakSet[WriterLock] = weakref.WeakSet()
+
+
+def _let_go_of_the_parents() -> None:
+    # A forked child has the descriptors too, and would keep its parent alive here for as long as it lives itself. That
+    # it closes them frees nothing as long as the parent has them.
+    for lock in list(_held):
+        lock.let_go()
+
+
+os.register_at_fork(after_in_child=_let_go_of_the_parents)
 
 
 class WriterLocks:
@@ -29,40 +74,40 @@ class WriterLocks:
     def opening(self) -> Generator[None]:
         """One process at a time: to migrate, to clear up after the dead, and to join the living."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        lock = self._lock(_OPENING)
+        gives_up_s = time.monotonic() + _PATIENCE_S
+        while not lock.take():
+            if time.monotonic() > gives_up_s:
+                raise LedgerError(
+                    f"another process has been opening the ledger for {_PATIENCE_S:.0f} s", hint=f"see {self._folder}"
+                )
+            time.sleep(_PAUSE_S)
         try:
-            with self._lock(_OPENING).acquire(timeout=_PATIENCE_S):
-                yield
-        except Timeout as error:
-            raise LedgerError(
-                f"another process has been opening the ledger for {_PATIENCE_S:.0f} s", hint=f"see {self._folder}"
-            ) from error
+            yield
+        finally:
+            lock.let_go()
 
-    def join(self, writer_id: str) -> FileLock:
+    def join(self, writer_id: str) -> WriterLock:
         """Be alive as `writer_id`. Only while `opening`."""
         lock = self._lock(writer_id)
-        lock.acquire(blocking=False)
+        lock.take()
         return lock
 
-    def leave(self, lock: FileLock) -> None:
+    def leave(self, lock: WriterLock) -> None:
         """Be alive no longer. The file goes first: who finds one without a lock may take it."""
         with suppress(OSError):
-            Path(lock.lock_file).unlink()
-        lock.release()
+            lock.path.unlink()
+        lock.let_go()
 
     def known(self) -> set[str]:
         """Every writer that has a file here, living or dead."""
         return {file.stem for file in self._folder.glob(f"*{_SUFFIX}")} - {_OPENING}
 
-    def take_over(self, writer_id: str) -> FileLock | None:
+    def take_over(self, writer_id: str) -> WriterLock | None:
         """The lock of a dead writer, to be left when its things are in order; None while it lives. Only while
         `opening`."""
         lock = self._lock(writer_id)
-        try:
-            lock.acquire(blocking=False)
-        except Timeout:
-            return None
-        return lock
+        return lock if lock.take() else None
 
-    def _lock(self, name: str) -> FileLock:
-        # Not of one thread: whoever closes the ledger need not be who opened it.
-        return FileLock(self._folder / f"{name}{_SUFFIX}", thread_local=False)
+    def _lock(self, name: str) -> WriterLock:
+        return WriterLock(self._folder / f"{name}{_SUFFIX}")

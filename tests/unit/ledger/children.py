@@ -56,6 +56,15 @@ def _fork(ledger: Ledger) -> None:
     _say("forked")
 
 
+def _outlive(ledger: Ledger) -> None:
+    """Takes a request up; then has a child that lives on when its parent is killed, until nobody writes to stdin."""
+    _hold(ledger)
+    if os.fork() == 0:
+        _say("forked")
+        sys.stdin.read()
+        sys.exit()
+
+
 def _write(ledger: Ledger) -> None:
     """Four threads finish receipt after receipt; every third request stays in flight."""
 
@@ -86,6 +95,8 @@ def _main(name: str, path: str) -> None:
             _hold(ledger)
         case "fork":
             _fork(ledger)
+        case "outlive":
+            _outlive(ledger)
         case _:
             _write(ledger)
     threading.Event().wait()

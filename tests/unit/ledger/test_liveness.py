@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from taximeter.clock import FakeClock
-from taximeter.ledger import Ledger
+from taximeter.errors import LedgerError
+from taximeter.ledger import Ledger, liveness
 from taximeter.records import Outcome
 from tests.unit.ledger.children import child
 from tests.unit.ledger.records import NOON, a_receipt, a_request
@@ -46,6 +47,29 @@ def test_the_end_of_a_forked_child_is_not_its_parents(path: Path) -> None:
         assert lines[2] == "forked"
         with Ledger.open(str(path)) as ledger:
             assert ledger.receipts() == []
+
+
+def test_a_forked_child_does_not_keep_its_dead_parent_alive(path: Path) -> None:
+    """Locks belong to the process that took them, though a child inherits what they are made of."""
+    with child("outlive", path) as parent:
+        assert parent.stdout is not None
+        lines = [parent.stdout.readline().strip() for _ in range(3)]
+        assert lines[2] == "forked"
+        with Ledger.open(str(path)) as ledger:
+            assert ledger.receipts() == []
+        parent.kill()
+        parent.wait()
+        with Ledger.open(str(path)) as ledger:
+            assert [receipt.request.id for receipt in ledger.receipts()] == [lines[1]]
+
+
+def test_who_opens_waits_while_another_does_but_not_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock of somebody else's opening is waited for, and given up on with a hint where to look."""
+    Ledger.open(str(path)).close()
+    monkeypatch.setattr(liveness, "_PATIENCE_S", 0.0)
+    with liveness.WriterLocks(path).opening(), pytest.raises(LedgerError, match="has been opening the ledger"):
+        Ledger.open(str(path))
+    Ledger.open(str(path)).close()
 
 
 def test_a_ledger_closed_with_requests_in_flight_interrupts_them_next_time(path: Path) -> None:
