@@ -131,8 +131,15 @@ def _byte_level(vocabulary: Vocabulary) -> Pieces:
             hint=f"known rules: {', '.join(sorted(_WORD_PATTERNS))}",
         )
     vocab = _of_types(vocabulary.tokens, types, TokenType.NORMAL, TokenType.USER_DEFINED)
-    pairs = map(_pair, vocabulary.merges)
-    merges = [(left, right) for left, right in pairs if left in vocab and right in vocab and left + right in vocab]
+    # As `_pair`, without a call for each: there are tens of thousands, and whoever starts a server waits.
+    merges = [
+        (left, right)
+        for merge in vocabulary.merges
+        if (cut := merge.find(" ", 1)) > 0
+        and (left := merge[:cut]) in vocab
+        and (right := merge[cut + 1 :]) in vocab
+        and left + right in vocab
+    ]
     machine = MergeMachine(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre in _WHOLE_WORDS_FIRST))
     if pre in _COMPOSED_FIRST:
         machine.normalizer = normalizers.NFC()
@@ -278,8 +285,8 @@ def _types(vocabulary: Vocabulary) -> _Types:
             f"the vocabulary has a token of {longest:,} characters; {_LONGEST_TOKEN_CHARACTERS:,} is the most we take",
             hint="the file is damaged; fetch the model again",
         )
-    known = frozenset(map(int, TokenType))
-    types = np.array([kind if kind in known else int(TokenType.UNUSED) for kind in given], np.uint8)
+    kinds = np.array(given)
+    types = np.where(np.isin(kinds, list(TokenType)), kinds, TokenType.UNUSED).astype(np.uint8)
     types[[token_id for token_id, name in enumerate(tokens) if name in _CONTROL_NAMES]] = TokenType.CONTROL
     return types
 
