@@ -18,7 +18,7 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -27,6 +27,7 @@ from taximeter.clock import SYSTEM_CLOCK, Clock
 from taximeter.engine import kernels
 from taximeter.engine.chat_template import ChatTemplate
 from taximeter.engine.core import BACKEND_NAME, Deliver, EngineCore, EngineOptions
+from taximeter.engine.kv_cache import PoolCensus
 from taximeter.engine.models import load_model
 from taximeter.engine.tokenizer import Tokenizer
 from taximeter.engine.weights import open_checkpoint
@@ -248,6 +249,16 @@ class EmbeddedBackend:
             total.update(core.profile_ns())
         return total
 
+    async def audit(self) -> PoolCensus:
+        """Check all KV memory, between two steps, against everybody who holds some; the census of all models together.
+        Raises InvariantBroken."""
+        audited: list[Future[PoolCensus]] = []
+        for core in self._cores.values():
+            self._refuse_when_closed()
+            audited.append(census := Future[PoolCensus]())
+            self._commands.put(_Command(core, functools.partial(_audit, core, census)))
+        return sum(await asyncio.gather(*map(asyncio.wrap_future, audited)), start=PoolCensus(free=0, cached=0, used=0))
+
     async def aclose(self) -> None:
         """Cancel what is in flight, whose answers end with `Served`, and stop the thread."""
         if not self._closed:
@@ -302,3 +313,11 @@ class EmbeddedBackend:
         # Nothing is put after the closing command but cancellations, which all are now.
         for request_id, (core, _answer) in list(self._answers.items()):
             self._guarded(core, functools.partial(core.cancel, request_id))
+
+
+def _audit(core: EngineCore, census: Future[PoolCensus]) -> None:
+    """What it finds is told to who asked; requests in flight go on."""
+    try:
+        census.set_result(core.audit())
+    except InvariantBroken as error:
+        census.set_exception(error)
