@@ -50,10 +50,11 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 PATIENCE_S = 300.0  # the longest that any answer may take here
 SAMPLE_EVERY_S = 0.5
 MOST_GROWTH_MB = 6.0  # what memory may grow by in the second half, by its trend: the ledger's cache, some more threads
-WORDS = """
+TEXT = """
     the a one old new small river meter clock price engine street morning taxi token answers counts carries keeps
     writes turns under over beside before slowly never always bright cold seven twelve because while and but
-""".split()
+"""
+WORDS = TEXT.split()
 
 
 @dataclass
