@@ -17,7 +17,6 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
@@ -28,10 +27,11 @@ from uvicorn.loops.auto import auto_loop_factory
 from taximeter.engine.backend import EmbeddedBackend
 from taximeter.engine.core import EngineOptions
 from taximeter.engine.limits import remembered
-from taximeter.engine.model_store import ModelStore
+from taximeter.engine.loading import Loadings
 from taximeter.errors import ConfigError
 from taximeter.gateway import Relay, build_app
 from taximeter.ledger import Ledger
+from taximeter.opening import begin_loading
 from taximeter.pricing import Comparison, MachineMeter, Settler
 from taximeter.records import Backend
 from taximeter.settings import Settings
@@ -70,31 +70,26 @@ class House:
         Blocks while weights are loaded; `on_progress` is told in words what is going on. Raises ConfigError,
         PricingError or LedgerError, with nothing left open.
         """
-        # Cheap things that can be wrong come before the slow one.
+        with contextlib.closing(begin_loading(settings, models, on_progress, profile=profile)) as loadings:
+            return cls.of(settings, loadings)
+
+    @classmethod
+    def of(cls, settings: Settings, loadings: Loadings) -> Self:
+        """Build a house that serves models which are being loaded; closing `loadings` is the caller's affair. See
+        `open`."""
         machine = None if settings.machine_rate is None else MachineMeter(settings.machine_rate)
         settler = Settler(machine=machine, comparison=_comparison(settings))
-        store = ModelStore(settings.models_dir)
-        paths: dict[str, Path] = {}
-        for ref in models or [settings.model]:
-            name, path = store.serving_name(ref), store.resolve(ref)
-            if paths.setdefault(name, path) != path:
-                raise ConfigError(f"two models would both be served as {name}: {paths[name]} and {path}")
         with contextlib.ExitStack() as undo, _without_collecting():
             ledger = Ledger.open(settings.ledger_url)
             undo.callback(ledger.close)
-            if on_progress is not None:
-                on_progress(f"loading {', '.join(paths)}")
             options = EngineOptions(
                 step_tokens=settings.step_tokens,
                 kv_cache_tokens=settings.kv_cache_tokens,
                 max_queued_requests=settings.max_queued_requests,
-                threads=settings.threads,
-                weights=settings.weights,
                 kv_format=settings.kv_format,
-                profile=profile,
                 limits=remembered(settings.limits_path),
             )
-            backend = EmbeddedBackend.load(paths, options=options)
+            backend = EmbeddedBackend.of(loadings, options=options)
             undo.pop_all()
         relay = Relay(backend=backend, ledger=ledger, settler=settler)
         return cls(

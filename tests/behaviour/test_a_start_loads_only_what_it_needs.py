@@ -11,7 +11,8 @@ import pytest
 
 from tests.engine_harness import TINY_LLAMA
 
-# For migrations, published prices, prescribed forms, hubs and terminals; and what comes along with some of them.
+# For migrations, questions to the ledger, published prices, prescribed forms, hubs and terminals; and what comes along
+# with some of them.
 LATER = (
     "alembic",
     "genai_prices",
@@ -19,7 +20,9 @@ LATER = (
     "huggingface_hub",
     "rich",
     "pydantic",
-    "sqlalchemy.dialects.postgresql",
+    "sqlalchemy",
+    "filelock",
+    "importlib.metadata",
 )
 
 OPEN_A_HOUSE = f"""

@@ -6,7 +6,6 @@ Owns: what the server prints. Refuses to know: how it serves.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import logging
 import queue
@@ -23,7 +22,6 @@ from urllib.parse import urlsplit
 
 import typer
 
-from taximeter import __version__
 from taximeter.cli.console import (
     JsonFlag,
     KVFormatOption,
@@ -39,6 +37,8 @@ from taximeter.records import ModelInfo, Receipt
 from taximeter.settings import Settings
 
 if TYPE_CHECKING:
+    import http.client
+
     from rich.console import Console
 
     from taximeter.pricing import MachineStatement
@@ -81,14 +81,17 @@ def serve(
         kv_format=kv_format,
         threads=threads,
     )
-    # The whole engine: a second that --help and mistyped flags need not wait for.
-    from taximeter import serve as server  # noqa: PLC0415
-    from taximeter.engine.backend import kernel_level  # noqa: PLC0415
+    # The engine: time that --help and mistyped flags need not wait for.
+    from taximeter.opening import begin_loading  # noqa: PLC0415
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    with waiting("loading") as say, contextlib.closing(begin_loading(settings, model, say)) as loadings:
+        # All the rest, while weights are being packed.
+        from taximeter import serve as server  # noqa: PLC0415
+        from taximeter.engine.backend import kernel_level  # noqa: PLC0415
+
+        house = server.House.of(settings, loadings)
     level, slow_because = kernel_level()
-    with waiting("loading") as say:
-        house = server.House.open(settings, model, say)
     printer = JsonLines(house) if as_json else Lines(house)
     journal = Journal(printer.receipt)
     house.relay.on_receipt = journal.add
@@ -161,6 +164,8 @@ class Lines:
 
     def greet(self, url: str, level: str, slow_because: str | None) -> None:
         from rich.text import Text  # noqa: PLC0415  # as in `console`
+
+        from taximeter import __version__  # noqa: PLC0415  # reads the installation's metadata
 
         settings = self._house.settings
         show = self._console.print
@@ -262,6 +267,8 @@ class DoorAnswer:
 
 def ask_door(url: str, model: ModelInfo) -> DoorAnswer:
     """Ask the built-in prompt over HTTP, as any client would. Raises UpstreamError when the door does not answer."""
+    import http.client  # noqa: PLC0415  # brings mail and encryption along, a hundredth of a second
+
     address = urlsplit(url)
     # Not urllib: it would obey proxy settings, and this never leaves the machine.
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=_DEMO_PATIENCE_S)

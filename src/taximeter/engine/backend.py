@@ -28,9 +28,8 @@ from taximeter.engine import kernels
 from taximeter.engine.chat_template import ChatTemplate
 from taximeter.engine.core import BACKEND_NAME, Deliver, EngineCore, EngineOptions
 from taximeter.engine.kv_cache import PoolCensus
-from taximeter.engine.models import load_model
+from taximeter.engine.loading import Loadings
 from taximeter.engine.tokenizer import Tokenizer
-from taximeter.engine.weights import open_checkpoint
 from taximeter.errors import CapacityError, InvariantBroken, ModelFileError, ModelNotFound, TaximeterError
 from taximeter.records import Event, MachineTime, ModelInfo, Phase, PhaseEntered, Prompt, Request, Served
 
@@ -171,30 +170,35 @@ class EmbeddedBackend:
         """Load each model (serving name → file or folder) and start the engine. Raises ConfigError, of which
         ModelFileError is one."""
         options = options or EngineOptions()
-        kernels.level()  # a level that this machine does not have is told now, not by the first request
-        if options.threads is not None:
-            kernels.set_threads(options.threads)
+        loadings = Loadings.begin(models, threads=options.threads, weights=options.weights, profile=options.profile)
+        with contextlib.closing(loadings):
+            return cls.of(loadings, options=options, clock=clock)
+
+    @classmethod
+    def of(cls, loadings: Loadings, *, options: EngineOptions, clock: Clock = SYSTEM_CLOCK) -> Self:
+        """Wait for models that are being loaded, and start the engine. Of `options`, those about loading say nothing
+        any more. Raises ModelFileError."""
         cores: dict[str, EngineCore] = {}
-        for name, path in models.items():
-            # Closed at the end: its pages, as many as the weights have again, are of no more use to this process.
-            with contextlib.closing(open_checkpoint(path)) as checkpoint:
-                vocabulary = checkpoint.vocabulary()
-                tokenizer = Tokenizer.from_vocabulary(vocabulary)
-                if tokenizer.vocab_size > checkpoint.config.vocab_size:
-                    raise ModelFileError(
-                        f"the tokenizer of {path.name} knows {tokenizer.vocab_size} tokens, its weights only "
-                        f"{checkpoint.config.vocab_size}",
-                        hint="tokenizer and weights do not belong together; fetch the model again",
-                    )
-                template = vocabulary.chat_template
-                cores[name] = EngineCore(
-                    name=name,
-                    model=load_model(checkpoint, weights=options.weights, profile=options.profile),
-                    tokenizer=tokenizer,
-                    chat_template=None if template is None else ChatTemplate(template, tokenizer),
-                    options=options,
-                    clock=clock,
+        for name, loading in loadings.by_name.items():
+            checkpoint = loading.checkpoint
+            vocabulary = checkpoint.vocabulary()
+            tokenizer = Tokenizer.from_vocabulary(vocabulary)
+            if tokenizer.vocab_size > checkpoint.config.vocab_size:
+                raise ModelFileError(
+                    f"the tokenizer of {checkpoint.path.name} knows {tokenizer.vocab_size} tokens, its weights only "
+                    f"{checkpoint.config.vocab_size}",
+                    hint="tokenizer and weights do not belong together; fetch the model again",
                 )
+            template = vocabulary.chat_template
+            chat_template = None if template is None else ChatTemplate(template, tokenizer)
+            cores[name] = EngineCore(
+                name=name,
+                model=loading.model(),
+                tokenizer=tokenizer,
+                chat_template=chat_template,
+                options=options,
+                clock=clock,
+            )
         return cls(cores, max_queued_requests=options.max_queued_requests, clock=clock)
 
     @property

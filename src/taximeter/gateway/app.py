@@ -19,7 +19,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from taximeter import __version__
 from taximeter.errors import CapacityError, LedgerError, RequestError
 from taximeter.gateway.errors import DoorError, as_http
 from taximeter.gateway.inference import ARRIVAL, Arrival, InferenceDoor
@@ -120,6 +119,8 @@ class _Pages:
         raise DoorError(404, "model_not_found", "no such model is served here", hint="GET /v1/models lists them")
 
     async def health(self, _http: HttpRequest) -> Response:
+        from taximeter import __version__  # noqa: PLC0415  # reads the installation's metadata
+
         relay, counts = self._relay, self._ledger.counts()
         lost = counts.lost + relay.receipts_lost
         return _encoded(
