@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import gc
 import ipaddress
 import os
 import signal
@@ -24,6 +23,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.loops.auto import auto_loop_factory
 
+from taximeter.collecting import without_collecting
 from taximeter.engine.backend import EmbeddedBackend
 from taximeter.engine.core import EngineOptions
 from taximeter.engine.limits import remembered
@@ -79,7 +79,7 @@ class House:
         `open`."""
         machine = None if settings.machine_rate is None else MachineMeter(settings.machine_rate)
         settler = Settler(machine=machine, comparison=_comparison(settings))
-        with contextlib.ExitStack() as undo, _without_collecting():
+        with contextlib.ExitStack() as undo, without_collecting():
             ledger = Ledger.open(settings.ledger_url)
             undo.callback(ledger.close)
             options = EngineOptions(
@@ -108,18 +108,6 @@ class House:
             await self.backend.aclose()
         finally:
             await asyncio.to_thread(self.ledger.close)
-
-
-@contextlib.contextmanager
-def _without_collecting() -> Generator[None]:
-    """Makes objects that stay. There are a million of them in a vocabulary, and the garbage collector would look at
-    them all over and over while they come, and again whenever it looks at everything."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def _comparison(settings: Settings) -> Comparison | None:

@@ -6,6 +6,7 @@ opens: the same engine, the same relay, the same ledger.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated
@@ -24,6 +25,7 @@ from taximeter.cli.console import (
     waiting,
 )
 from taximeter.clock import SYSTEM_CLOCK
+from taximeter.collecting import without_collecting
 from taximeter.errors import RequestError
 from taximeter.records import (
     MOST_GROUP_NAME_CHARACTERS,
@@ -152,11 +154,15 @@ def _print_profile(spent_ns: Mapping[str, int]) -> None:
 
 
 def _open(settings: Settings, *, profile: bool) -> House:
-    # The whole engine: a second that --help and mistyped flags need not wait for.
-    from taximeter.serve import House  # noqa: PLC0415
+    with without_collecting(), waiting(f"loading {settings.model}"):
+        # The engine: time that --help and mistyped flags need not wait for.
+        from taximeter.opening import begin_loading  # noqa: PLC0415
 
-    with waiting(f"loading {settings.model}"):
-        return House.open(settings, profile=profile)
+        with contextlib.closing(begin_loading(settings, profile=profile)) as loadings:
+            # All the rest, while weights are being packed.
+            from taximeter.serve import House  # noqa: PLC0415
+
+            return House.of(settings, loadings)
 
 
 def _say_if_slow() -> None:

@@ -32,6 +32,7 @@ from taximeter.cli.console import (
     printable,
     waiting,
 )
+from taximeter.collecting import without_collecting
 from taximeter.errors import UpstreamError
 from taximeter.records import ModelInfo, Receipt
 from taximeter.settings import Settings
@@ -81,16 +82,17 @@ def serve(
         kv_format=kv_format,
         threads=threads,
     )
-    # The engine: time that --help and mistyped flags need not wait for.
-    from taximeter.opening import begin_loading  # noqa: PLC0415
-
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    with waiting("loading") as say, contextlib.closing(begin_loading(settings, model, say)) as loadings:
-        # All the rest, while weights are being packed.
-        from taximeter import serve as server  # noqa: PLC0415
-        from taximeter.engine.backend import kernel_level  # noqa: PLC0415
+    with without_collecting(), waiting("loading") as say:
+        # The engine: time that --help and mistyped flags need not wait for.
+        from taximeter.opening import begin_loading  # noqa: PLC0415
 
-        house = server.House.of(settings, loadings)
+        with contextlib.closing(begin_loading(settings, model, say)) as loadings:
+            # All the rest, while weights are being packed.
+            from taximeter import serve as server  # noqa: PLC0415
+            from taximeter.engine.backend import kernel_level  # noqa: PLC0415
+
+            house = server.House.of(settings, loadings)
     level, slow_because = kernel_level()
     printer = JsonLines(house) if as_json else Lines(house)
     journal = Journal(printer.receipt)

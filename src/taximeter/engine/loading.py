@@ -7,6 +7,7 @@ what else an engine is made of, so that this is there long before that.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -16,6 +17,10 @@ from typing import Self
 from taximeter.engine import kernels
 from taximeter.engine.models import Model, WeightFormat, load_model
 from taximeter.engine.weights import Checkpoint, open_checkpoint
+
+# Between two matrices the loader needs Python for a moment, hundreds of times; by default whoever imports something
+# meanwhile would keep it waiting for 5 ms each.
+_TURN_S = 0.0002
 
 
 class Loading:
@@ -57,8 +62,10 @@ class Loadings:
             for name, path in paths.items():
                 checkpoints[name] = open_checkpoint(path)
                 undo.callback(checkpoints[name].close)
-            loader = undo.enter_context(ThreadPoolExecutor(max_workers=1, thread_name_prefix="taximeter-load"))
+            loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="taximeter-load")
+            undo.callback(sys.setswitchinterval, sys.getswitchinterval())
             undo.callback(loader.shutdown, cancel_futures=True)  # nobody wants the others any more
+            sys.setswitchinterval(_TURN_S)
             by_name = {
                 name: Loading(checkpoint, loader.submit(load_model, checkpoint, weights=weights, profile=profile))
                 for name, checkpoint in checkpoints.items()
