@@ -22,6 +22,7 @@ import numpy.typing as npt
 from tokenizers import Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as MergeMachine
 
+from taximeter.engine.remembered_merges import remembering
 from taximeter.engine.weights.vocabulary import Vocabulary
 from taximeter.errors import ModelFileError
 
@@ -147,7 +148,7 @@ def _byte_level(vocabulary: Vocabulary) -> Pieces:
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     machine.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
     return Pieces(
-        merge=_merge(machine),
+        merge=remembering(_merge(machine)),
         names=vocabulary.tokens,
         utf8=_utf8(vocabulary.tokens, types, _byte_level_utf8),
         control=_of_types(vocabulary.tokens, types, TokenType.CONTROL, TokenType.UNKNOWN),
@@ -179,9 +180,15 @@ def _by_score(vocabulary: Vocabulary) -> Pieces:
     if unknown is not None:
         vocab[unknown] = cast(int, vocabulary.unk_id)
     machine = MergeMachine(models.BPE(vocab=vocab, merges=merges, byte_fallback=True, unk_token=unknown))
-    merge = _merge(machine)
+    machine_merge = _merge(machine)
+
+    def merge(text: str) -> list[int]:
+        return machine_merge(text.replace(" ", SPACE_MARK))
+
+    # A text is one long word here: whether merges reach from one word into the next is up to the pieces there are.
+    reaches_over = re.search(f"[A-Za-z]{SPACE_MARK}", "\n".join(mergeable))
     return Pieces(
-        merge=lambda text: merge(text.replace(" ", SPACE_MARK)),
+        merge=merge if reaches_over else remembering(merge),
         names=tokens,
         utf8=_utf8(tokens, types, _space_mark_utf8),
         control=_of_types(tokens, types, TokenType.CONTROL, TokenType.UNKNOWN),

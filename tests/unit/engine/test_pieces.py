@@ -195,7 +195,7 @@ def test_other_threads_run_while_a_long_text_is_merged() -> None:
     other.start()
     try:
         before = turns
-        merge("hello hellos 12 " * 65_536)
+        merge(" ".join(f"hello hellos {number}" for number in range(50_000)))  # no two parts of it are equal
         taken = turns - before
     finally:
         done = True
