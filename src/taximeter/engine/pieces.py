@@ -22,7 +22,7 @@ import numpy.typing as npt
 from tokenizers import Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as MergeMachine
 
-from taximeter.engine.remembered_merges import remembering
+from taximeter.engine.remembered_merges import WORD_ENDS, remembering
 from taximeter.engine.weights.vocabulary import Vocabulary
 from taximeter.errors import ModelFileError
 
@@ -186,7 +186,7 @@ def _by_score(vocabulary: Vocabulary) -> Pieces:
         return machine_merge(text.replace(" ", SPACE_MARK))
 
     # A text is one long word here: whether merges reach from one word into the next is up to the pieces there are.
-    reaches_over = re.search(f"[A-Za-z]{SPACE_MARK}", "\n".join(mergeable))
+    reaches_over = re.search(WORD_ENDS + SPACE_MARK, "\n".join(mergeable))
     return Pieces(
         merge=merge if reaches_over else remembering(merge),
         names=tokens,

@@ -16,15 +16,16 @@ from functools import lru_cache
 
 _PART_CHARACTERS = 1024
 _MOST_PARTS = 1024  # of two to three kilobytes each
-# Between two words of letters every splitting rule splits, whatever is around: no rule has a word of letters go on with
-# a space, and none looks back. Letters of other scripts would do too, but these are cheap to find.
-_BETWEEN_WORDS = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])")
+WORD_ENDS = "[A-Za-z0-9.,;:!?]"
+# Before a space and a word every splitting rule splits, whatever is around: what begins with a letter, digit or mark
+# goes on with a space by no rule, and none looks back. There are other such places; these are many, and easy to find.
+_BEFORE_A_WORD = re.compile(rf"(?<={WORD_ENDS})(?= [A-Za-z])")
 _Merge = Callable[[str], list[int]]
 
 
 def remembering(merge: _Merge) -> _Merge:
-    """`merge`, for long texts a part at a time, with the parts of lately remembered. It must be one for which the cuts
-    between words make no difference. Thread-safe if `merge` is."""
+    """`merge`, for long texts a part at a time, with the parts of lately remembered. It must be one for which cuts
+    before words make no difference. Thread-safe if `merge` is."""
 
     @lru_cache(maxsize=_MOST_PARTS)
     def merged(part: str) -> array[int]:
@@ -43,5 +44,5 @@ def remembering(merge: _Merge) -> _Merge:
 
 def _cut(text: str, start: int) -> int | None:
     """Where the part that begins at `start` ends; None where the text ends first, or goes on without words."""
-    found = _BETWEEN_WORDS.search(text, start + _PART_CHARACTERS, start + 2 * _PART_CHARACTERS)
+    found = _BEFORE_A_WORD.search(text, start + _PART_CHARACTERS, start + 2 * _PART_CHARACTERS)
     return None if found is None else found.start()
