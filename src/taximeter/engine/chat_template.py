@@ -30,7 +30,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from taximeter.clock import SYSTEM_CLOCK, Clock
 from taximeter.engine.call_syntax import call_syntax_of
 from taximeter.engine.conversation import Change, template_values
-from taximeter.engine.tokenizer import Tokenizer
+from taximeter.engine.tokenizer import Tokenizer, undisguised
 from taximeter.errors import ConfigError, RequestError, TaximeterError
 from taximeter.records import Message, Tool
 
@@ -103,7 +103,7 @@ class ChatTemplate:
         ):
             suspects = {text[at] for text in prose for at in in_prose(text)}
             suspects |= {text[at] for text in data for at in in_data(text)}
-            stand_ins = _stand_ins(suspects, avoid={*rendered, *written})
+            stand_ins = _stand_ins(suspects, avoid=set(rendered) | set(written))
             originals = {stand_in: original for original, stand_in in stand_ins.items()}
             try:
                 guarded = rendered
@@ -113,7 +113,7 @@ class ChatTemplate:
                     guarded = self._render(*disguised, now)
             except TaximeterError:
                 continue  # it rendered the messages as they are: what it minds is the disguise
-            if guarded.translate(str.maketrans(originals)) == rendered:
+            if undisguised(guarded, originals) == rendered:
                 return self._tokenizer.encode(guarded, specials=True, stand_ins=originals)
         raise RequestError(
             "a message holds the text of a control token, and this model's chat template would act on it",

@@ -75,15 +75,12 @@ class Tokenizer:
             raise RequestError(
                 f"the text is not valid Unicode: it has a lone surrogate at character {error.start}", param="prompt"
             ) from error
-        table = str.maketrans(dict(stand_ins)) if stand_ins else None
         ids: list[int] = []
         for stretch, control_id in self._control.split(text) if specials else [(text, None)]:
             if control_id is not None:
                 ids.append(control_id)
-            elif table:
-                self._encode_plain(stretch.translate(table), ids)
             else:
-                self._encode_plain(stretch, ids)
+                self._encode_plain(undisguised(stretch, stand_ins or {}), ids)
         return ids
 
     def encode_prompt(self, text: str) -> list[int]:
@@ -125,6 +122,13 @@ class Tokenizer:
                 ids.extend(self._pieces.merge(" " + stretch))
             else:
                 ids.extend(self._pieces.merge(stretch))
+
+
+def undisguised(text: str, stand_ins: Mapping[str, str]) -> str:
+    """The text with each stand-in read as what it stands for. No original may be a stand-in."""
+    for stand_in, original in stand_ins.items():  # a handful: `translate` would look up every single character
+        text = text.replace(stand_in, original)
+    return text
 
 
 class TokenMatcher:
