@@ -42,7 +42,10 @@ from taximeter.records import (
 _log = logging.getLogger(__name__)
 
 _LEDGER_PATIENCE_S = 5.0  # a ledger that hangs delays an answer by this much at most
-_BACKEND_PATIENCE_S = 10.0  # a backend that does not decide, or does not let go of an answer, is left alone after this
+# At the end of the server, or of an answer that broke, a backend that does not decide or does not let go is left alone
+# after this. At other times nobody waits but the receipt, and it waits for what the answer took: a backend lets go
+# between two steps, and of a large model one may take a minute.
+_BACKEND_PATIENCE_S = 10.0
 # Whoever raises these wants all of the process. Any other BaseException is a failure like the rest: Rust libraries, the
 # tokenizer's for one, raise their own when they panic.
 _ENDS_THE_PROCESS = (KeyboardInterrupt, SystemExit, GeneratorExit)
@@ -127,7 +130,8 @@ class Relay:
             await self._abort_running()
 
     async def _abort_running(self) -> None:
-        await asyncio.gather(*(exchange.abort(ShuttingDown()) for exchange in list(self._running)))
+        aborting = (exchange.abort(ShuttingDown(), patience_s=_BACKEND_PATIENCE_S) for exchange in list(self._running))
+        await asyncio.gather(*aborting)
 
     @contextlib.contextmanager
     def _deciding(self) -> Generator[None]:
@@ -280,9 +284,15 @@ class Exchange:
                 raise event
             yield event
 
-    async def abort(self, error: TaximeterError | None = None) -> None:
-        """Stop the answer, and return when its receipt is durable. See `let_go`."""
+    async def abort(self, error: TaximeterError | None = None, *, patience_s: float | None = None) -> None:
+        """Stop the answer, and return when its receipt is durable. See `let_go`. A backend that has not let go after
+        `patience_s` is left alone, and the receipt says that."""
         self.let_go(error)
+        await asyncio.wait([self._run], timeout=patience_s)
+        if self._cancelling is not None and not (self._cancelling.done() or self._run.done()):
+            _log.error("the backend does not let go of request %s", self.request.id)
+            self._cancelling.cancel()
+            self._run.cancel()
         await asyncio.wait([self._run])
 
     def let_go(self, error: TaximeterError | None = None) -> None:
@@ -296,7 +306,7 @@ class Exchange:
 
     async def _cancel_answer(self) -> None:
         try:
-            await asyncio.wait_for(self._answer.cancel(), _BACKEND_PATIENCE_S)
+            await self._answer.cancel()
         except Exception:  # noqa: BLE001 - a receipt must not wait for it
             _log.exception("the backend did not cancel request %s", self.request.id)
             self._run.cancel()

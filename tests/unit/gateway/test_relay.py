@@ -9,7 +9,18 @@ from taximeter.clock import FakeClock
 from taximeter.errors import CapacityError, InvariantBroken, LedgerError, ModelNotFound, RequestError, UpstreamError
 from taximeter.gateway import Exchange, Relay, ShuttingDown
 from taximeter.gateway import relay as relay_module
-from taximeter.records import ChoiceFinished, Event, Outcome, Phase, Prompt, Receipt, Request, Served, TokensGenerated
+from taximeter.records import (
+    ChoiceFinished,
+    Event,
+    Outcome,
+    Phase,
+    Prompt,
+    Receipt,
+    Request,
+    Served,
+    TokensGenerated,
+    Usage,
+)
 from tests.fakes import WAIT_S, Script
 from tests.gateway_harness import a_request, fake_house
 
@@ -249,6 +260,36 @@ async def test_a_backend_that_does_not_let_go_cannot_keep_a_receipt_back():
     assert "before the backend said" in str(exchange.receipt.unmeasured_reason)
 
 
+async def test_a_receipt_waits_for_a_backend_that_is_in_the_middle_of_a_step(monkeypatch: pytest.MonkeyPatch):
+    """A step of a large model takes longer than anybody's patience; what the answer took is on its receipt all the
+    same, and so the machine's bill is whole."""
+    monkeypatch.setattr(relay_module, "_BACKEND_PATIENCE_S", 0.0)
+    world = World()
+    answer = _SteppingAnswer()
+    exchange = await _exchange_on(world, answer)
+    exchange.let_go()
+    await answer.cancelled.wait()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert world.ledger.kept == []
+    answer.step_ends.set()
+    await asyncio.to_thread(world.ledger.wait_for, exchange.receipt_id)
+    assert exchange.receipt.outcome is Outcome.ABORTED
+    assert exchange.receipt.usage is not None
+
+
+async def test_the_end_of_the_server_does_not_wait_for_a_backend_for_ever(monkeypatch: pytest.MonkeyPatch):
+    """Also for an answer whose client hung up long ago: its receipt says that it is not known what was taken."""
+    monkeypatch.setattr(relay_module, "_BACKEND_PATIENCE_S", 0.01)
+    world = World()
+    exchange = await _exchange_on(world, _SteppingAnswer())
+    exchange.let_go()
+    async with asyncio.timeout(WAIT_S):
+        await world.relay.aclose()
+    assert exchange.receipt.outcome is Outcome.ABORTED
+    assert "before the backend said" in str(exchange.receipt.unmeasured_reason)
+
+
 async def test_a_broken_ledger_never_keeps_an_answer_back():
     """The user's traffic goes on, and what is lost is counted."""
     world = World()
@@ -464,6 +505,25 @@ class _StubbornAnswer:
 
     async def cancel(self) -> Served:
         raise RuntimeError("no")
+
+
+class _SteppingAnswer:
+    """Lets go when its step ends, and not before."""
+
+    def __init__(self) -> None:
+        self.cancelled = asyncio.Event()
+        self.step_ends = asyncio.Event()
+        usage = Usage(input_fresh_tokens=5, input_cache_read_tokens=0, output_text_tokens=0)
+        self._served = Served(at_ns=0, usage=usage, work=None, served_by="fake", model="fake")
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        await self.step_ends.wait()
+        yield self._served
+
+    async def cancel(self) -> Served:
+        self.cancelled.set()
+        await self.step_ends.wait()
+        return self._served
 
 
 async def _exchange_on(world: World, answer: object) -> Exchange:
