@@ -149,3 +149,25 @@ async def test_two_models_take_turns_and_share_one_bill() -> None:
         machine = backend.machine_time()
         assert taken == machine.busy_ns > 0
         assert machine.busy_ns <= machine.wall_ns
+
+
+async def test_memory_can_be_looked_through_while_requests_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody holds blocks, then nobody does; what an audit finds wrong is told to who asked, and breaks no answer."""
+    async with serving() as (backend, _gated):
+        answer = await backend.submit(asking("r", 100), PROMPT)
+        await until_prefill(answer)
+        assert (await backend.audit()).used > 0
+        await answer.cancel()
+        assert (await backend.audit()).used == 0
+
+        def wrong(_: object) -> None:
+            raise InvariantBroken("a block too many")
+
+        answer = await backend.submit(asking("next"), PROMPT)
+        with monkeypatch.context() as patched:
+            patched.setattr("taximeter.engine.core.EngineCore.audit", wrong)
+            with pytest.raises(InvariantBroken, match="a block too many"):
+                await backend.audit()
+        assert isinstance((await read(answer))[-1], Served)
+    with pytest.raises(CapacityError):
+        await backend.audit()
