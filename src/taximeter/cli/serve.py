@@ -165,28 +165,35 @@ class Lines:
         return out()
 
     def greet(self, url: str, level: str, slow_because: str | None) -> None:
-        from rich.text import Text  # noqa: PLC0415  # as in `console`
-
         from taximeter import __version__  # noqa: PLC0415  # reads the installation's metadata
 
         settings = self._house.settings
-        show = self._console.print
-        show(Text.assemble(("Taximeter", "bold"), f" {__version__} listens on ", (url, "bold cyan")), soft_wrap=True)
+        show = self._show_plain_or_bold
+        show(("Taximeter", "bold"), f" {__version__} listens on ", (url, "bold cyan"))
         show()
         models = self._house.backend.models()
         for model in models:
             kind = "chat" if model.chat else "completions only"
-            show(f"  model     {model.id}, {kind}, {model.context_length_tokens:,} tokens of context", soft_wrap=True)
-        if slow_because is None:
-            show(f"  kernels   {level}")
-        else:
-            show(f"  kernels   {level}: the slow reference path is in use, because {slow_because}", soft_wrap=True)
-        show(f"  machine   {_terms(settings)}", soft_wrap=True)
-        show(f"  receipts  {_without_password(settings.ledger_url)}", soft_wrap=True)
+            show(f"  model     {model.id}, {kind}, {model.context_length_tokens:,} tokens of context")
+        slow = "" if slow_because is None else f": the slow reference path is in use, because {slow_because}"
+        show(f"  kernels   {level}{slow}")
+        show(f"  machine   {_terms(settings)}")
+        show(f"  receipts  {_without_password(settings.ledger_url)}")
         show()
         for line in _curl(url, models[0]).splitlines():
-            show(Text(f"  {line}"), soft_wrap=True)
+            show(f"  {line}")
         show()
+        sys.stdout.flush()
+
+    def _show_plain_or_bold(self, *parts: str | tuple[str, str]) -> None:
+        """One line. What draws on terminals takes as long to import as a first token takes to come, and requests may be
+        on their way already: a file or a pipe, which shows no bold, does without."""
+        if sys.stdout.isatty():
+            from rich.text import Text  # noqa: PLC0415  # as in `console`
+
+            self._console.print(Text.assemble(*parts), soft_wrap=True)
+        else:
+            sys.stdout.write("".join(part if isinstance(part, str) else part[0] for part in parts) + "\n")
 
     def demo(self, url: str) -> str | None:
         """Ask through the door like any client; show the answer as it comes, and its receipt. Gives its id."""
