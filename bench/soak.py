@@ -474,7 +474,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--clients", type=int, default=16)
-    parser.add_argument("--kv-tokens", type=int, default=4096, help="how small the KV cache is")
+    parser.add_argument("--kv-tokens", type=int, default=2048, help="how small the KV cache is")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from taximeter.engine.evaluate import Divergence, Mean, Perplexity, Progress
     from taximeter.engine.logit_source import Subject
 
-app = typer.Typer(help="Measure how well models predict, and how far quantized ones are from the original.")
+app = typer.Typer(
+    add_completion=False, help="Measure how well models predict, and how far quantized ones are from the original."
+)
 
 _VARIANT_HELP = (
     "A known name, a path, or hf:owner/repo/file. Behind a comma, how to compute it: level=reference (numpy, float32) "

@@ -16,7 +16,9 @@ from taximeter.settings import Settings
 if TYPE_CHECKING:
     from taximeter.engine.model_store import KnownModel, ModelStore, PullProgress, Report, Stage
 
-app = typer.Typer(help="List the models known by name; pull, find or remove one.", invoke_without_command=True)
+app = typer.Typer(
+    add_completion=False, help="List the models known by name; pull, find or remove one.", invoke_without_command=True
+)
 
 _Name = Annotated[str, typer.Argument(help="A name from `taximeter models`.", metavar="NAME", show_default=False)]
 
