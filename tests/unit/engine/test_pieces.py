@@ -272,3 +272,10 @@ def test_a_damaged_tokenizer_json_is_refused(tmp_path: Path, damage: str) -> Non
     path.write_text(damage)
     with pytest.raises(ModelFileError, match=r"tokenizer\.json"):
         Tokenizer.from_vocabulary(Vocabulary(kind="json", tokenizer_json=path))
+
+
+@pytest.mark.parametrize("stray", ["z qq", "qq q", "qq", "h l", " h e"])
+def test_a_merge_that_fits_nothing_changes_nothing(stray: str) -> None:
+    """One of what is no token, one into what is none, and one that is no pair: the others are merged as ever."""
+    vocabulary = dataclasses.replace(byte_level(), merges=("h e", stray, "l l", "he ll"))
+    assert names(vocabulary, "hello") == ["hell", "o"]
