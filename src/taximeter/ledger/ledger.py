@@ -64,11 +64,12 @@ class Ledger:
                 undo.callback(shutil.rmtree, path.parent, ignore_errors=True)
             with border(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                connection = connect(path, busy_timeout_s=busy_timeout_s, writes=True)
-                undo.callback(connection.close)
                 locks = WriterLocks(path)
                 writer_id = new_id("writer", clock.utc_now())
                 with locks.opening():
+                    # One after the other: of two that make a new file's log at once, one is told that it is locked.
+                    connection = connect(path, busy_timeout_s=busy_timeout_s, writes=True)
+                    undo.callback(connection.close)
                     if not migrations.is_current(connection, path):
                         migrations.upgrade(connection)
                     _bury_the_dead(locks, connection, clock)

@@ -10,7 +10,7 @@ import pytest
 
 from taximeter.clock import FakeClock
 from taximeter.errors import LedgerError
-from taximeter.ledger import Ledger, liveness
+from taximeter.ledger import Ledger, database, liveness
 from taximeter.records import Outcome
 from tests.unit.ledger.children import child
 from tests.unit.ledger.records import NOON, a_receipt, a_request
@@ -106,6 +106,19 @@ def test_a_note_that_cannot_be_read_does_not_close_the_ledger(path: Path, caplog
     connection = sqlite3.connect(path)
     assert connection.execute("SELECT count(*) FROM in_flight").fetchone() == (1,)
     connection.close()
+
+
+def test_a_file_is_touched_only_while_nobody_else_opens_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that make a new file's log at the same moment would be told by SQLite that it is locked, however patient."""
+    taken: list[bool] = []
+
+    def watched(path: Path, *, busy_timeout_s: float, writes: bool) -> sqlite3.Connection:
+        taken.append(liveness.WriterLock(path.with_name("ledger.db-writers") / "opening.lock").take())
+        return database.connect(path, busy_timeout_s=busy_timeout_s, writes=writes)
+
+    monkeypatch.setattr("taximeter.ledger.ledger.connect", watched)
+    Ledger.open(str(path)).close()
+    assert taken == [False]
 
 
 def test_processes_that_open_at_once_make_one_ledger(path: Path) -> None:
