@@ -61,7 +61,7 @@ def test_the_list_of_settings_is_in_the_hint() -> None:
     """So that the next call is right."""
     with pytest.raises(RequestError) as refused:
         Variant.parse("m,colour=red")
-    assert refused.value.hint == "there are level, weights and kv, as in MODEL,level=reference"
+    assert refused.value.hint == "there are level, weights, kv and tokens, as in MODEL,level=reference"
 
 
 def test_logits_are_those_of_the_engine() -> None:
