@@ -1,4 +1,10 @@
-// AMX: tiles of int8 and bf16. A tile register holds 16 rows × 64 bytes.
+// AMX: quantized and bf16 weights as bf16, by tile units. A tile register holds 16 rows × 64 bytes.
+//
+// Two tiles of outputs at a time: a stretch of their weights is rounded to bf16 into scratch, where it serves all rows, 32 at
+// a time. The unit keeps 32 rows × 32 outputs of sums, and a group of 32 features is one step of it: the even features of
+// the group are summed up, the odd ones too, and both together are added to the sum of the groups before.
+//
+// For int8 the unit is no help: each group's integers would have to leave it to be scaled.
 #include "matmul_packed.h"
 
 #include <immintrin.h>
@@ -7,7 +13,6 @@
 namespace {
 
 #include "formats_avx512.inc"
-#include "quantized_avx512.inc"
 
 // GCC's tile intrinsics do not tell the compiler that they read memory.
 inline void before_tile_load() { __asm__ volatile("" ::: "memory"); }
@@ -27,167 +32,164 @@ struct alignas(64) TileShapes {
     }
 };
 
-// ---- int8: a block of sixteen rows × two tiles of outputs. To store a tile costs sixteen cycles however few its rows,
-// hence whole tiles. Their sums are too many for the vector registers: the unit works a window of groups ahead, and the
-// vector side then scales the window's integers for eight rows at a time.
+constexpr int64_t kAheadBytes = 4096;     // how far ahead of its use packed memory is asked for
+constexpr int64_t kStepBytes = 1024;      // of sixteen outputs: sixteen pairs of features
+constexpr int64_t kStretchSteps = 64;     // what is rounded at a time, at most: two tiles of it fit the second-level cache
+constexpr int64_t kBf16BlockRows = 2 * kBf16TileRows;
+constexpr int64_t kBf16Sums = 2 * kTileRows;  // outputs side by side
+constexpr int64_t kBf16MostRows = 512;        // whose sums fit into scratch, where they are needed there
+static_assert(2 * kStretchSteps * kStepBytes + kBf16MostRows * kBf16Sums * 4 <= kMatmulPackedScratchBytes);
 
-struct AmxBlock {
-    static constexpr int kRows = 16, kVectorRows = 8;
-    static constexpr int kSumBytes = kRows * 64, kSlotBytes = 2 * kSumBytes;  // a slot: one group's integers
-    static constexpr int kWindow = 4, kWindowBytes = kWindow * kSlotBytes;
+// Sixteen outputs × features (2i, 2i + 1), rounded to nearest, a half away from zero.
+inline __m512i rounded_pair(__m512 even, __m512 odd) {
+    const __m512i half = _mm512_set1_epi32(0x8000);
+    const __m512i low = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(even), half), 16);
+    return _mm512_mask_blend_epi16(0xaaaaaaaa, low, _mm512_add_epi32(_mm512_castps_si512(odd), half));
+}
 
-    template <class F>
-    static inline void few_rows(const PackedMatrix* w, const PreparedRows* x, int64_t row, int64_t rows,
-                                int64_t tile_begin, int64_t tile_end, float* y, int64_t y_stride, uint8_t* scratch) {
-        matmul_packed_avx512(w, x, row, row + rows, tile_begin, tile_end, y, y_stride, scratch);
+// How a tile's weights come to lie in steps.
+struct Bf16Weights {
+    static inline void round(const PackedMatrix* w, const uint8_t* tile, int64_t begin, int64_t count, uint8_t* to) {
+        const int64_t there = smaller(count * kStepBytes, (w->k + 1) / 2 * 64 - begin * kStepBytes);
+        memcpy(to, tile + begin * kStepBytes, static_cast<size_t>(there));
+        memset(to + there, 0, static_cast<size_t>(count * kStepBytes - there));
     }
+};
 
-    // Tiles 0 to 3: sums of two groups × two tiles of outputs. 4: activations. 6, 7: weights.
+template <class F>
+struct RoundedWeights {
+    static inline void round(const PackedMatrix* w, const uint8_t* tile, int64_t begin, int64_t count, uint8_t* to) {
+        const __m512i byte = _mm512_set1_epi32(255);
+        for (int64_t g = begin; g < begin + count; ++g, to += kStepBytes) {
+            for (int i = 0; i < F::kCodeBytes; i += 64)  // past a tile's codes come its scales and the next tile
+                _mm_prefetch(tile + g * F::kCodeBytes + kAheadBytes + i, _MM_HINT_T0);
+            __m512i codes[8];
+            F::codes(tile + g * F::kCodeBytes, codes);
+            const auto scales = F::scales(tile + w->scales_at, g);
+#pragma GCC unroll 8
+            for (int quad = 0; quad < 8; ++quad) {
+                const int part = quad * F::kParts / 8;
+                const auto value = [&](__m512i code) {
+                    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(code), scales.scale[part], scales.minimum[part]);
+                };
+                const __m512 a = value(_mm512_and_si512(codes[quad], byte));
+                const __m512 b = value(_mm512_and_si512(_mm512_srli_epi32(codes[quad], 8), byte));
+                const __m512 c = value(_mm512_and_si512(_mm512_srli_epi32(codes[quad], 16), byte));
+                const __m512 d = value(_mm512_srli_epi32(codes[quad], 24));
+                _mm512_store_si512(to + quad * 128, rounded_pair(a, b));
+                _mm512_store_si512(to + quad * 128 + 64, rounded_pair(c, d));
+            }
+        }
+    }
+};
+
+struct Bf16Product {
+    const PackedMatrix* w;
+    const PreparedRows* x;
+    int64_t row_begin, row_end;
+    float* y;
+    int64_t y_stride;
+    uint8_t* scratch;
+
+    // Tiles 0 to 3: sums of the upper and the lower sixteen rows × two tiles of outputs. 4, 5: activations. 6, 7: weights.
+    // Rows that do not exist are computed like the others, and left where they are.
     static void configure() {
         TileShapes shapes;
-        for (int sums = 0; sums < 4; ++sums) shapes.set(sums, kRows, 64);
-        shapes.set(4, kRows, kGroup);
-        shapes.set(6, kGroup / 4, 64);
-        shapes.set(7, kGroup / 4, 64);
+        for (int tile = 0; tile < 8; ++tile) shapes.set(tile, 16, 64);
         shapes.use();
     }
 
-    // Tile registers are named in the instruction, so each of the two stages has its own code.
-    template <int kStage, int C>
-    [[gnu::always_inline]] static inline void multiply(const uint8_t* codes, const uint8_t* x) {
-        _tile_loadd(4, x, kGroup);
-        _tile_loadd(6, codes, 64);
-        if constexpr (C == 2) _tile_loadd(7, codes + 512, 64);
-        if constexpr (kStage == 0) {
+    // Adds `steps` of weights to the sums of a block at `to` (in bytes from row to row), or begins them.
+    template <int C, bool kLower>
+    static inline void block(const uint8_t* weights, int64_t steps, const uint16_t* upper, const uint16_t* lower, bool begins,
+                             float* to, int64_t stride) {
+        float* below = to + kBf16TileRows * (stride / 4);
+        if (begins) {
             _tile_zero(0);
-            _tile_dpbsud(0, 4, 6);
-            if constexpr (C == 2) {
-                _tile_zero(1);
-                _tile_dpbsud(1, 4, 7);
-            }
+            if constexpr (C == 2) _tile_zero(1);
+            if constexpr (kLower) _tile_zero(2);
+            if constexpr (C == 2 && kLower) _tile_zero(3);
         } else {
-            _tile_zero(2);
-            _tile_dpbsud(2, 4, 6);
+            _tile_loadd(0, to, stride);
+            if constexpr (C == 2) _tile_loadd(1, to + kTileRows, stride);
+            if constexpr (kLower) _tile_loadd(2, below, stride);
+            if constexpr (C == 2 && kLower) _tile_loadd(3, below + kTileRows, stride);
+        }
+        for (int64_t step = 0; step < steps; ++step) {
+            _tile_loadd(6, weights + step * kStepBytes, 64);
+            _tile_loadd(4, upper + step * kBf16TileValues, 64);
+            _tile_dpbf16ps(0, 4, 6);
             if constexpr (C == 2) {
-                _tile_zero(3);
-                _tile_dpbsud(3, 4, 7);
+                _tile_loadd(7, weights + (steps + step) * kStepBytes, 64);
+                _tile_dpbf16ps(1, 4, 7);
+            }
+            if constexpr (kLower) {
+                _tile_loadd(5, lower + step * kBf16TileValues, 64);
+                _tile_dpbf16ps(2, 5, 6);
+                if constexpr (C == 2) _tile_dpbf16ps(3, 5, 7);
+            }
+        }
+        _tile_stored(0, to, stride);
+        if constexpr (C == 2) _tile_stored(1, to + kTileRows, stride);
+        if constexpr (kLower) _tile_stored(2, below, stride);
+        if constexpr (C == 2 && kLower) _tile_stored(3, below + kTileRows, stride);
+    }
+
+    // The sums go straight to y, except where a block has fewer rows or outputs than the unit computes.
+    template <class Weights, int C>
+    void tiles(int64_t tile, int64_t rows_from, int64_t rows_to) const {
+        const int64_t steps = bf16_steps(w->k), stretches = (steps + kStretchSteps - 1) / kStretchSteps;
+        const int64_t even = (steps + stretches - 1) / stretches;
+        float* kept = reinterpret_cast<float*>(scratch + 2 * kStretchSteps * kStepBytes);
+        const bool whole_tiles = (tile + C) * kTileRows <= w->n;
+        for (int64_t step = 0; step < steps; step += even) {
+            const int64_t count = smaller(steps - step, even);
+            for (int c = 0; c < C; ++c)
+                Weights::round(w, w->data + (tile + c) * w->tile_bytes, step, count, scratch + c * count * kStepBytes);
+            before_tile_load();
+            for (int64_t row = rows_from; row < rows_to; row += kBf16BlockRows) {
+                const int64_t rows = rows_to - row;
+                const uint16_t* upper = x->bf16 + bf16_row_at(row, w->k) + step * kBf16TileValues;
+                const uint16_t* lower = upper + steps * kBf16TileValues;
+                const bool two = rows > kBf16TileRows, whole = whole_tiles && rows >= (two ? 2 : 1) * kBf16TileRows;
+                float* to = whole ? y + row * y_stride + tile * kTileRows : kept + (row - rows_from) * kBf16Sums;
+                const int64_t stride = (whole ? y_stride : kBf16Sums) * static_cast<int64_t>(sizeof(float));
+                if (two)
+                    block<C, true>(scratch, count, upper, lower, step == 0, to, stride);
+                else
+                    block<C, false>(scratch, count, upper, lower, step == 0, to, stride);
+                if (!whole && step + count == steps) hand_over(tile, C, row, smaller(rows, kBf16BlockRows), to);
             }
         }
     }
-    template <int kStage, int C>
-    [[gnu::always_inline]] static inline void put(uint8_t* to) {
-        if constexpr (kStage == 0) {
-            _tile_stored(0, to, 64);
-            if constexpr (C == 2) _tile_stored(1, to + kSumBytes, 64);
-        } else {
-            _tile_stored(2, to, 64);
-            if constexpr (C == 2) _tile_stored(3, to + kSumBytes, 64);
-        }
+
+    void hand_over(int64_t tile, int count, int64_t row, int64_t rows, const float* sums) const {
+        before_tile_load();  // nor that they write it
+        for (int64_t r = 0; r < rows; ++r)
+            for (int c = 0; c < count; ++c)
+                _mm512_mask_storeu_ps(y + (row + r) * y_stride + (tile + c) * kTileRows, outputs_of(w, tile + c),
+                                      _mm512_load_ps(sums + r * kBf16Sums + c * kTileRows));
     }
 
-    // Where the groups of a stretch lie.
-    using Layout = BlockLayout<kRows, 1>;
-    template <int C>
-    struct Stretch {
-        const uint8_t *weights, *x;
-        int64_t groups;
-        const uint8_t* weights_of(int64_t g) const { return weights + g * GroupInScratch<C, 1>::kBytes; }
-        const uint8_t* x_of(int64_t g) const { return x + g * Layout::kGroupBytes; }
-    };
-
-    // The unit's side: a window's integers into the ring. Storing waits for the next product, not for its own.
-    template <int C>
-    [[gnu::always_inline]] static inline void multiply_window(const Stretch<C>& at, int64_t g, uint8_t* ring) {
-        const int64_t left = at.groups - g;
-        static_assert(kWindow == 4);
-        if (left > 0) multiply<0, C>(at.weights_of(g), at.x_of(g));
-        if (left > 1) multiply<1, C>(at.weights_of(g + 1), at.x_of(g + 1));
-        if (left > 0) put<0, C>(ring);
-        if (left > 2) multiply<0, C>(at.weights_of(g + 2), at.x_of(g + 2));
-        if (left > 1) put<1, C>(ring + kSlotBytes);
-        if (left > 3) multiply<1, C>(at.weights_of(g + 3), at.x_of(g + 3));
-        if (left > 2) put<0, C>(ring + 2 * kSlotBytes);
-        if (left > 3) put<1, C>(ring + 3 * kSlotBytes);
-    }
-
-    // The vector side: eight rows' integers of one group, scaled and added.
-    template <int C>
-    [[gnu::always_inline]] static inline void add_group_of(const uint8_t* integers, const Stretch<C>& at, int64_t g,
-                                                       int first, __m512 (&acc)[kVectorRows][C]) {
-        const GroupInScratch<C, 1> w{at.weights_of(g)};
-        const uint8_t* d = at.x_of(g) + Layout::kD + first * 4;
-        const uint8_t* s = at.x_of(g) + Layout::kS + first * 4;
-#pragma GCC unroll 8
-        for (int r = 0; r < kVectorRows; ++r)
-#pragma GCC unroll 2
-            for (int c = 0; c < C; ++c) {
-                const __m512 sum = _mm512_cvtepi32_ps(_mm512_load_si512(integers + c * kSumBytes + (first + r) * 64));
-                const __m512 with_scale =
-                    _mm512_fmadd_ps(_mm512_mul_ps(sum, w.scale(c, 0)), spread_f32(d + r * 4), acc[r][c]);
-                acc[r][c] = _mm512_fmadd_ps(w.minimum(c, 0), spread_f32(s + r * 4), with_scale);
-            }
-    }
-    template <int C>
-    [[gnu::always_inline]] static inline void add_window(const Stretch<C>& at, int64_t g, const uint8_t* ring,
-                                                         float* sums) {
-        const int64_t end = smaller(g + kWindow, at.groups);
-        for (int first = 0; first < kRows; first += kVectorRows) {
-            float* to = sums + first * C * 16;
-            __m512 acc[kVectorRows][C];
-#pragma GCC unroll 8
-            for (int r = 0; r < kVectorRows; ++r)
-#pragma GCC unroll 2
-                for (int c = 0; c < C; ++c) acc[r][c] = _mm512_load_ps(to + (r * C + c) * 16);
-            const uint8_t* integers = ring;
-            for (int64_t i = g; i < end; ++i, integers += kSlotBytes) add_group_of<C>(integers, at, i, first, acc);
-#pragma GCC unroll 8
-            for (int r = 0; r < kVectorRows; ++r)
-#pragma GCC unroll 2
-                for (int c = 0; c < C; ++c) _mm512_store_ps(to + (r * C + c) * 16, acc[r][c]);
-        }
-    }
-
-    template <int C, int kParts>
-    static void block_stretch(const uint8_t* weights, const uint8_t* x, int64_t count, float* sums) {
-        static_assert(kParts == 1);
-        const Stretch<C> at{weights, x, count};
-        alignas(64) uint8_t ring[2][kWindowBytes];
-        before_tile_load();
-        multiply_window(at, 0, ring[0]);
-        int window = 0;
-        for (int64_t g = 0; g < count; g += kWindow, window ^= 1) {
-            multiply_window(at, g + kWindow, ring[window ^ 1]);
-            add_window(at, g, ring[window], sums);
+    template <class Weights>
+    void run(int64_t tile_begin, int64_t tile_end) const {
+        for (int64_t row = row_begin; row < row_end; row += kBf16MostRows) {
+            const int64_t end = smaller(row_end, row + kBf16MostRows);
+            int64_t tile = tile_begin;
+            for (; tile + 2 <= tile_end; tile += 2) tiles<Weights, 2>(tile, row, end);
+            if (tile < tile_end) tiles<Weights, 1>(tile, row, end);
         }
     }
 };
 
 template <class F>
-struct QuantizedAmx {
-    static void run(const PackedMatrix* w, const PreparedRows* x, int64_t row_begin, int64_t row_end,
-                    int64_t tile_begin, int64_t tile_end, float* y, int64_t y_stride, uint8_t* scratch) {
-        if constexpr (F::kParts == 1) {  // half groups would leave half of the unit idle: slower than vectors
-            AmxBlock::configure();
-            Quantized<AmxBlock>::Body<F>::run(w, x, row_begin, row_end, tile_begin, tile_end, y, y_stride, scratch);
-            _tile_release();
-        } else {
-            matmul_packed_avx512(w, x, row_begin, row_end, tile_begin, tile_end, y, y_stride, scratch);
-        }
+struct Bf16Quantized {
+    static void run(const Bf16Product product, int64_t tile_begin, int64_t tile_end) {
+        product.run<RoundedWeights<F>>(tile_begin, tile_end);
     }
 };
 
-#include "bf16_amx.inc"
-
 }  // namespace
-
-void matmul_packed_amx(const PackedMatrix* w, const PreparedRows* x, int64_t row_begin, int64_t row_end,
-                       int64_t tile_begin, int64_t tile_end, float* y, int64_t y_stride, void* scratch) noexcept {
-    if (row_begin == row_end) return;
-    if (w->format < kPackedQ4_0 || row_end - row_begin <= kBlockRows)
-        return matmul_packed_avx512(w, x, row_begin, row_end, tile_begin, tile_end, y, y_stride, scratch);
-    with_format<QuantizedAmx>(w->format, w, x, row_begin, row_end, tile_begin, tile_end, y, y_stride,
-                              static_cast<uint8_t*>(scratch));
-}
 
 void matmul_bf16_amx(const PackedMatrix* w, const PreparedRows* x, int64_t row_begin, int64_t row_end,
                      int64_t tile_begin, int64_t tile_end, float* y, int64_t y_stride, void* scratch) noexcept {

@@ -88,8 +88,8 @@ void matmul_packed_avx512(const PackedMatrix* w, const PreparedRows* x, int64_t 
         case kPackedBF16:
             return float_product<WeightsBF16>(w, x, row_begin, row_end, tile_begin, tile_end, y, y_stride);
         default:
-            return with_format<Quantized<VnniBlock>::Body>(w->format, w, x, row_begin, row_end, tile_begin, tile_end, y,
-                                                           y_stride, static_cast<uint8_t*>(scratch));
+            return with_format<Quantized>(w->format, w, x, row_begin, row_end, tile_begin, tile_end, y, y_stride,
+                                          static_cast<uint8_t*>(scratch));
     }
 }
 
