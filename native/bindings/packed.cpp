@@ -86,7 +86,7 @@ struct Prepared {
         s_half = room(2 * groups, sizeof(float));
         bf16 = Memory(static_cast<size_t>(ceil_div(rows, kBf16TileRows) * groups * kBf16TileValues) * sizeof(std::uint16_t),
                       Memory::Pages::lazily);
-        view = {rows, k, q.as<std::int8_t>(), d.as<float>(), s.as<float>(), s_half.as<float>(), x, k, bf16.as<std::uint16_t>()};
+        view = {rows, k, q.as<std::int8_t>(), d.as<float>(), s.as<float>(), s_half.as<float>(), x, k, bf16.as<std::uint16_t>(), nullptr};
         in_ranges(rows, 8, 0, [&](int64_t begin, int64_t end, std::uint8_t*) noexcept {
             for (int64_t row = begin; row < end; ++row) {
                 const int64_t at = row * groups;

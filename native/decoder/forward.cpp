@@ -117,7 +117,7 @@ private:
     }
 
     template <typename Ready>
-    void multiply(Team& team, const PreparedRows& rows, const Active& active, std::initializer_list<Product> products,
+    void multiply(Team& team, PreparedRows rows, const Active& active, std::initializer_list<Product> products,
                   std::uint8_t* scratch, const Ready& ready) noexcept;
     void multiply_block(const PackedMatrix& w, const PreparedRows& rows, const Active& active, const RowBlock& block,
                         std::int64_t tile, std::int64_t tile_end, float* out, std::int64_t stride, std::uint8_t* scratch) const noexcept;
@@ -127,7 +127,7 @@ private:
     void finish_heads(const Layer& layer, const PagedAttention& job, std::int64_t row, std::int64_t kv_head) const noexcept;
     void attend(Team& team, const Layer& layer, std::uint8_t* scratch) noexcept;
     template <typename Ready>
-    void feed_forward(Team& team, const Layer& layer, const PreparedRows& rows, const Active& active, std::uint8_t* scratch,
+    void feed_forward(Team& team, const Layer& layer, PreparedRows rows, const Active& active, std::uint8_t* scratch,
                       const Ready& ready) noexcept;
     void head(Team& team, const Rows& mine, const Active& active, const float* x, const float* post_norm, int thread,
               std::uint8_t* scratch) noexcept;
@@ -302,11 +302,12 @@ void Pass::multiply_block(const PackedMatrix& w, const PreparedRows& rows, const
                           std::uint8_t* scratch) const noexcept {
     if (!reads_bf16(w, block.generated)) return kernels_.matmul(&w, &rows, block.begin, block.end, tile, tile_end, out, stride, scratch);
     const std::int64_t first = active.generated;
+    *rows.arranged = {};  // the other kernel has its own use for the scratch memory
     kernels_.matmul_bf16(&w, &rows, block.begin - first, block.end - first, tile, tile_end, out + first * stride, stride, scratch);
 }
 
 template <typename Ready>
-void Pass::multiply(Team& team, const PreparedRows& rows, const Active& active, std::initializer_list<Product> products,
+void Pass::multiply(Team& team, PreparedRows rows, const Active& active, std::initializer_list<Product> products,
                     std::uint8_t* scratch, const Ready& ready) noexcept {
     std::int64_t tiles = 0;
     for (const Product& product : products) tiles += product.matrix->tiles;
@@ -315,6 +316,8 @@ void Pass::multiply(Team& team, const PreparedRows& rows, const Active& active, 
         std::clamp<std::int64_t>(tiles * blocks / (kTasksPerThread * team.threads()) / 2 * 2, 2, blocks > 1 ? 8 : 32);
     std::int64_t tasks = 0;  // of one block of rows
     for (const Product& product : products) tasks += ceil_div(product.matrix->tiles, per_task);
+    ArrangedRows arranged{};
+    rows.arranged = &arranged;
     share(team, blocks * tasks, 1, [&](std::int64_t task, std::int64_t) noexcept {
         const RowBlock block = block_of(active, task / tasks);
         std::int64_t at = task % tasks;
@@ -383,7 +386,7 @@ void Pass::attend(Team& team, const Layer& layer, std::uint8_t* scratch) noexcep
 
 // Gate, up and activation of a few columns at a time, prepared for the product that follows while they are in cache.
 template <typename Ready>
-void Pass::feed_forward(Team& team, const Layer& layer, const PreparedRows& rows, const Active& active,
+void Pass::feed_forward(Team& team, const Layer& layer, PreparedRows rows, const Active& active,
                         std::uint8_t* scratch, const Ready& ready) noexcept {
     const PackedMatrix &gate = layer.matrices[kGate], &up = layer.matrices[kUp], &down = layer.matrices[kDown];
     const bool keeps_f32 = reads_f32(down);
@@ -391,6 +394,8 @@ void Pass::feed_forward(Team& team, const Layer& layer, const PreparedRows& rows
     float* gates = reinterpret_cast<float*>(scratch);
     float* ups = gates + kGateValues;
     std::uint8_t* rest = scratch + kGateScratchBytes;
+    ArrangedRows arranged{};
+    rows.arranged = &arranged;
     const std::int64_t together = gate_tiles(active.count), width = together * kTileRows, columns = ceil_div(gate.tiles, together);
     share(team, blocks_of(active) * columns, 1, [&](std::int64_t task, std::int64_t) noexcept {
         const RowBlock block = block_of(active, task / columns);

@@ -33,7 +33,7 @@ void PreparedBuffer::resize(std::int64_t rows, std::int64_t k) {
 }
 
 PreparedRows PreparedBuffer::view(std::int64_t rows, std::int64_t k, const float* f32, std::int64_t f32_stride) const {
-    return {rows, k, q.as<std::int8_t>(), d.as<float>(), s.as<float>(), s_half.as<float>(), f32, f32_stride, bf16.as<std::uint16_t>()};
+    return {rows, k, q.as<std::int8_t>(), d.as<float>(), s.as<float>(), s_half.as<float>(), f32, f32_stride, bf16.as<std::uint16_t>(), nullptr};
 }
 
 void RotaryTable::reach(std::int64_t position, const std::vector<double>& turns) {

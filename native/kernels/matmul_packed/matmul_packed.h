@@ -25,6 +25,12 @@ static inline int64_t bf16_row_at(int64_t row, int64_t k) {  // where a row's fi
     return row / kBf16TileRows * bf16_steps(k) * kBf16TileValues + row % kBf16TileRows * kGroup;
 }
 
+// Which rows a thread has arranged for a kernel in scratch memory, so that the next call finds them there: the same rows, with
+// the same scratch memory, which nothing else has touched since. No rows: none.
+struct ArrangedRows {
+    int64_t row, rows, parts;
+};
+
 // Rows of activations in the forms that kernels want; a form that no reader needs is null.
 struct PreparedRows {
     int64_t rows, k;
@@ -35,6 +41,7 @@ struct PreparedRows {
     const float* f32;     // rows × f32_stride
     int64_t f32_stride;
     const uint16_t* bf16; // in tiles
+    struct ArrangedRows* arranged;  // kept by the kernels of a thread, or null
 };
 
 // A thread's own working memory for one call, 64-byte aligned.
