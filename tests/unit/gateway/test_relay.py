@@ -273,9 +273,9 @@ async def test_a_receipt_waits_for_a_backend_that_is_in_the_middle_of_a_step(mon
         await asyncio.sleep(0)
     assert world.ledger.kept == []
     answer.step_ends.set()
-    await asyncio.to_thread(world.ledger.wait_for, exchange.receipt_id)
-    assert exchange.receipt.outcome is Outcome.ABORTED
-    assert exchange.receipt.usage is not None
+    receipt = await asyncio.to_thread(world.ledger.wait_for, exchange.receipt_id)
+    assert receipt.outcome is Outcome.ABORTED
+    assert receipt.usage is not None
 
 
 async def test_the_end_of_the_server_does_not_wait_for_a_backend_for_ever(monkeypatch: pytest.MonkeyPatch):
