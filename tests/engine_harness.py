@@ -17,7 +17,7 @@ from taximeter.engine.backend import EmbeddedBackend
 from taximeter.engine.chat_template import ChatTemplate
 from taximeter.engine.core import EngineCore, EngineOptions
 from taximeter.engine.models import Batch, KVMemory, Model, layer_groups, load_model
-from taximeter.engine.models.decoder import F32
+from taximeter.engine.models.decoder import F32, I64
 from taximeter.engine.request_state import SequenceStatus
 from taximeter.engine.tokenizer import Tokenizer
 from taximeter.engine.weights import open_checkpoint
@@ -177,12 +177,19 @@ class Gated:
     def profile_ns(self) -> Mapping[str, int]:
         return self._model.profile_ns()
 
-    def forward(self, batch: Batch, kv: KVMemory) -> F32:
+    def forward(self, batch: Batch, kv: KVMemory, *, out: F32 | None = None) -> F32:
+        self._wait()
+        return self._model.forward(batch, kv, out=out)
+
+    def best(self, batch: Batch, kv: KVMemory) -> I64:
+        self._wait()
+        return self._model.best(batch, kv)
+
+    def _wait(self) -> None:
         self.started.set()
         assert self.gate.wait(timeout=30)
         if self.broken:
             raise FloatingPointError("made to break")
-        return self._model.forward(batch, kv)
 
 
 @asynccontextmanager

@@ -101,7 +101,7 @@ public:
 
     void forward(const std::string& level, KVCache& cache, const Input& token_ids, const Input& positions, const Input& row_seq,
                  const std::vector<Input>& slots, const std::vector<Input>& block_tables, const Input& logit_rows,
-                 const Output& logits, std::int64_t generated_rows) {
+                 const Output& out, std::int64_t generated_rows) {
         if (!decoder_.finished()) refuse("the decoder has not been finished");
         const DecoderShape& shape = decoder_.shape();
         if (cache.kv_heads() != shape.kv_heads || cache.head_dim() != shape.head_dim || cache.groups().size() != decoder_.groups())
@@ -117,7 +117,8 @@ public:
         step.row_seq = checked<const std::int32_t>("row_seq", row_seq, {step.rows});
         step.logit_row = checked<const std::int64_t>("logit_rows", logit_rows, {kAny});
         step.logit_rows = size(logit_rows, 0);
-        float* out = checked<float>("logits", logits, {step.logit_rows, shape.vocab});
+        if (out.dtype() == nb::dtype<std::int64_t>()) step.best = checked<std::int64_t>("out", out, {step.logit_rows});
+        else step.logits = checked<float>("out", out, {step.logit_rows, shape.vocab});
         for (std::size_t group = 0; group < decoder_.groups(); ++group) {
             if (cache.groups()[group].layers != decoder_.group_layers()[group]) refuse("the cache was made for another model");
             step.slots[group] = checked<const std::int64_t>("slots", slots[group], {step.rows});
@@ -135,7 +136,7 @@ public:
         const KernelTable& kernels = kernel_table(level_named(level));
         const nb::gil_scoped_release released;
         const std::lock_guard turn(turn_);
-        decoder_.forward(kernels, step, cache, out);
+        decoder_.forward(kernels, step, cache);
     }
 
     std::vector<std::int64_t> group_layers() const { return decoder_.group_layers(); }
@@ -190,7 +191,7 @@ void bind_decoder(nb::module_& m) {
         .def("finish", &BoundDecoder::finish)
         .def("forward", &BoundDecoder::forward, nb::arg("level"), nb::arg("cache"), nb::arg("token_ids").noconvert(),
              nb::arg("positions").noconvert(), nb::arg("row_seq").noconvert(), nb::arg("slots"), nb::arg("block_tables"),
-             nb::arg("logit_rows").noconvert(), nb::arg("logits").noconvert(), nb::arg("generated_rows"))
+             nb::arg("logit_rows").noconvert(), nb::arg("out").noconvert(), nb::arg("generated_rows"))
         .def("profile", &BoundDecoder::profile, nb::arg("on"))
         .def_prop_ro("phases", &BoundDecoder::phases)
         .def_prop_ro("group_layers", &BoundDecoder::group_layers)

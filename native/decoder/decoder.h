@@ -49,6 +49,9 @@ struct Step {
     const std::int64_t* logit_row;
     std::array<const std::int64_t*, 2> slots;
     std::array<const std::int32_t*, 2> block_tables;
+    // What is wanted of each of the logit rows: its logits (vocab), or the token with the greatest one. The other is null.
+    float* logits;
+    std::int64_t* best;
 };
 
 class Decoder {
@@ -70,7 +73,7 @@ public:
     void finish();
 
     // Computes a step whose indices were checked; logits: logit_rows × vocab.
-    void forward(const KernelTable& kernels, const Step& step, KVCache& cache, float* logits);
+    void forward(const KernelTable& kernels, const Step& step, KVCache& cache);
 
     const DecoderShape& shape() const noexcept { return shape_; }
     std::int64_t layers() const noexcept { return static_cast<std::int64_t>(layers_.size()); }

@@ -1,6 +1,7 @@
 // One step, from token ids to logits: every thread of the pool runs Pass::run, a phase for each kind of work. Which thread
 // takes which task is chance; what a task computes is not.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 
@@ -36,16 +37,18 @@ struct Product {
     std::int64_t stride;
 };
 
+// A token's number counted down from the last that 32 bits can have, and back.
+constexpr std::uint64_t token_from_end(std::uint64_t token) { return UINT32_MAX - (token & UINT32_MAX); }
+
 bool reads_quantized(const PackedMatrix& w) { return w.format >= kPackedQ4_0; }
 
 }  // namespace
 
 class Pass {
 public:
-    Pass(Decoder& decoder, const KernelTable& kernels, const Step& step, KVCache& cache, float* logits)
+    Pass(Decoder& decoder, const KernelTable& kernels, const Step& step, KVCache& cache)
         : decoder_(decoder), shape_(decoder.shape_), work_(decoder.workspace_), kernels_(kernels), step_(step), cache_(cache),
-          logits_(logits), queries_(shape_.heads * shape_.head_dim), keys_(shape_.kv_heads * shape_.head_dim),
-          heads_width_(queries_ + 2 * keys_),
+          queries_(shape_.heads * shape_.head_dim), keys_(shape_.kv_heads * shape_.head_dim), heads_width_(queries_ + 2 * keys_),
           apart_(kernels.bf16_units == Bf16Units::bf16_and_quantized_weights && !shape_.bf16_units) {}
 
     void prepare(int threads);
@@ -132,6 +135,10 @@ private:
     void head(Team& team, const Rows& mine, const Active& active, const float* x, const float* post_norm, int thread,
               std::uint8_t* scratch) noexcept;
     PagedAttention attention_of(const Layer& layer) const noexcept;
+    template <typename Ready>
+    void best(Team& team, PreparedRows rows, const Active& active, std::uint8_t* scratch, const Ready& ready) noexcept;
+    void note_best(std::int64_t row, const float* logits, std::int64_t first_token, std::int64_t count) noexcept;
+    void cap(float* logits, std::int64_t count) const noexcept;
     void note(int thread, Phase phase) noexcept;
 
     Decoder& decoder_;
@@ -140,7 +147,6 @@ private:
     const KernelTable& kernels_;
     const Step& step_;
     KVCache& cache_;
-    float* logits_;
     std::int64_t queries_, keys_, heads_width_;
     bool apart_;  // whether generated rows and those of a prompt are multiplied in different ways
     bool few_ = false;
@@ -152,6 +158,7 @@ void Pass::prepare(int threads) {
     work_.reach(step_.rows, shape_);
     few_ = step_.rows * shape_.hidden <= kFewValues;
     if (few_) work_.reach_private(threads, step_.rows, shape_);
+    if (step_.best != nullptr) std::fill_n(work_.best.as<std::uint64_t>(), step_.logit_rows, std::uint64_t{0});
     const std::int32_t furthest = *std::max_element(step_.positions, step_.positions + step_.rows);
     const Layer* everywhere = nullptr;
     const Layer* sliding = nullptr;
@@ -425,15 +432,57 @@ void Pass::head(Team& team, const Rows& mine, const Active& active, const float*
         prepare_row(normed, hidden, 0, hidden, *mine.prepared, active, i, {&decoder_.head_});
     });
     note(thread, kRowWork);
-    multiply(team, mine.prepared->view(rows, hidden, mine.normed, hidden), active, {{&decoder_.head_, logits_, vocab}}, scratch, ready);
-    if (shape_.logit_softcap != 0.0f) {
-        share(team, rows, 1, [&](std::int64_t row, std::int64_t) noexcept {
-            float* logits = logits_ + row * vocab;
-            for (std::int64_t i = 0; i < vocab; ++i)
-                logits[i] = shape_.logit_softcap * std::tanh(logits[i] / shape_.logit_softcap);
-        });
+    const PreparedRows normed = mine.prepared->view(rows, hidden, mine.normed, hidden);
+    if (step_.best != nullptr) {
+        best(team, normed, active, scratch, ready);
+    } else {
+        multiply(team, normed, active, {{&decoder_.head_, step_.logits, vocab}}, scratch, ready);
+        if (shape_.logit_softcap != 0.0f)
+            share(team, rows, 1, [&](std::int64_t row, std::int64_t) noexcept { cap(step_.logits + row * vocab, vocab); });
     }
     note(thread, kHeadProduct);
+}
+
+// The head where nobody asks for more than the best token: logits are compared while they are in cache, and kept nowhere.
+template <typename Ready>
+void Pass::best(Team& team, PreparedRows rows, const Active& active, std::uint8_t* scratch, const Ready& ready) noexcept {
+    const PackedMatrix& head = decoder_.head_;
+    float* logits = reinterpret_cast<float*>(scratch);  // of one task, where a gate and its up would be
+    const std::int64_t most_rows = std::min(active.count, kPromptBlock);
+    const std::int64_t together = std::min<std::int64_t>(2 * kGateValues / (most_rows * kTileRows), 32);
+    const std::int64_t width = together * kTileRows, columns = ceil_div(head.tiles, together);
+    ArrangedRows arranged{};
+    rows.arranged = &arranged;
+    share(team, blocks_of(active) * columns, 1, [&](std::int64_t task, std::int64_t) noexcept {
+        const RowBlock block = block_of(active, task / columns);
+        const std::int64_t tile = task % columns * together, tile_end = std::min(tile + together, head.tiles);
+        const std::int64_t column = tile * kTileRows, count = std::min(width, shape_.vocab - column);
+        multiply_block(head, rows, active, block, tile, tile_end, logits - (block.begin * width + column), width,
+                       scratch + kGateScratchBytes);
+        for (std::int64_t row = block.begin; row < block.end; ++row) {
+            float* some = logits + (row - block.begin) * width;
+            if (shape_.logit_softcap != 0.0f) cap(some, count);
+            note_best(row, some, column, count);
+        }
+    }, ready);
+}
+
+// A row's best so far is one number, so that whichever thread comes when, the greatest logit wins, and of equal ones the
+// lowest token: the logit's place in the order of floats above, the token, counted from the end, below.
+void Pass::note_best(std::int64_t row, const float* logits, std::int64_t first_token, std::int64_t count) noexcept {
+    const std::int32_t place = kernels_.rows->greatest(logits, count);
+    const std::uint64_t above = static_cast<std::uint64_t>(static_cast<std::int64_t>(place) - INT32_MIN) << 32;
+    const std::atomic_ref<std::uint64_t> best(work_.best.as<std::uint64_t>()[row]);
+    std::uint64_t seen = best.load(std::memory_order_relaxed);
+    if ((above | token_from_end(first_token)) <= seen) return;  // most stretches hold nothing better: no need to look where it is
+    std::int64_t at = 0;
+    while (place_in_order(logits[at]) != place) ++at;
+    const std::uint64_t found = above | token_from_end(first_token + at);
+    while (found > seen && !best.compare_exchange_weak(seen, found, std::memory_order_relaxed)) {}
+}
+
+void Pass::cap(float* logits, std::int64_t count) const noexcept {
+    for (std::int64_t i = 0; i < count; ++i) logits[i] = shape_.logit_softcap * std::tanh(logits[i] / shape_.logit_softcap);
 }
 
 void Pass::note(int thread, Phase phase) noexcept {
@@ -443,8 +492,8 @@ void Pass::note(int thread, Phase phase) noexcept {
     noted_ = now;
 }
 
-void Decoder::forward(const KernelTable& kernels, const Step& step, KVCache& cache, float* logits) {
-    Pass pass(*this, kernels, step, cache, logits);
+void Decoder::forward(const KernelTable& kernels, const Step& step, KVCache& cache) {
+    Pass pass(*this, kernels, step, cache);
     pass.prepare(thread_pool().threads());
     thread_pool().together(
         kScratchBytes,
@@ -452,6 +501,8 @@ void Decoder::forward(const KernelTable& kernels, const Step& step, KVCache& cac
             static_cast<Pass*>(job)->run(team, thread, scratch);
         },
         &pass);
+    for (std::int64_t row = 0; step.best != nullptr && row < step.logit_rows; ++row)
+        step.best[row] = static_cast<std::int64_t>(token_from_end(workspace_.best.as<std::uint64_t>()[row]));
 }
 
 }  // namespace taximeter

@@ -61,6 +61,7 @@ void Workspace::reach(std::int64_t wanted, const DecoderShape& shape) {
     attended = room(wanted * queries, sizeof(float));
     product = room(wanted * shape.hidden, sizeof(float));
     gated = room(wanted * shape.ff, sizeof(float));
+    best = room(wanted, sizeof(std::uint64_t));
     narrow.resize(wanted, std::max(shape.hidden, queries));
     wide.resize(wanted, shape.ff);
     rows = wanted;

@@ -57,6 +57,7 @@ struct Workspace {
     Memory product;   // rows × hidden: what goes back into the residual stream
     PreparedBuffer narrow, wide;  // of hidden or query width; of feed-forward width
     Memory gated;     // rows × ff, only where a float format reads it
+    Memory best;      // rows: see Pass::note_best
     AttentionPlan plan_everywhere, plan_sliding;
     RotaryTable rotary_everywhere, rotary_sliding;
 };

@@ -118,10 +118,11 @@ class Decoder:
         slots: list[npt.NDArray[np.int64]],
         block_tables: list[npt.NDArray[np.int32]],
         logit_rows: npt.NDArray[np.int64],
-        logits: npt.NDArray[np.float32],
+        out: npt.NDArray[np.float32] | npt.NDArray[np.int64],
         generated_rows: int,
     ) -> None:
-        """Compute one step into `logits` (logit rows, vocabulary). Every index is checked first: ValueError."""
+        """Compute one step into `out`: float32 (logit rows, vocabulary) for logits, int64 (logit rows,) for the tokens
+        with the greatest ones. Every index is checked first: ValueError."""
 
     def profile(self, on: bool) -> None:
         """Start counting the nanoseconds of each kind of work from zero, or stop."""

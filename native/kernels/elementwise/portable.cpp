@@ -9,4 +9,4 @@ namespace {
 #include "body.inc"
 }  // namespace
 
-const ElementwiseKernels elementwise_portable{rms_norm, add, scale, rotate, silu_mul, gelu_tanh_mul};
+const ElementwiseKernels elementwise_portable{rms_norm, add, scale, rotate, silu_mul, gelu_tanh_mul, greatest};

@@ -23,7 +23,6 @@ from taximeter.engine.limits import NOT_TOLD, KnownLimits
 from taximeter.engine.metering import Span, StepCosts
 from taximeter.engine.model_runner import ModelRunner
 from taximeter.engine.models import KVFormat, Model, WeightFormat, kv_bytes_per_token
-from taximeter.engine.models.decoder import F32
 from taximeter.engine.output import OutputPiece, OutputProcessor
 from taximeter.engine.request_state import RequestState, SequenceState, SequenceStatus
 from taximeter.engine.sampler import Pick, Sampler
@@ -315,13 +314,13 @@ class EngineCore:
         if not plan.chunks:
             return
         energy_uj = self._energy.read_uj()
-        logits = iter(self._runner.run(plan.chunks))
+        picks = iter(self._compute(plan.chunks))
         written: list[tuple[SequenceState, Pick, OutputPiece]] = []
         for chunk in plan.chunks:
             self._note_work(chunk)
             self.scheduler.update(chunk)
             if chunk.catches_up:
-                written.append(self._write(chunk.sequence, next(logits)))
+                written.append(self._write(chunk.sequence, next(picks)))
         ended_ns = self._clock.monotonic_ns()
         self._charge(plan.chunks, ended_ns - started_ns, self._used_uj(energy_uj))
         for sequence, pick, piece in written:
@@ -352,12 +351,19 @@ class EngineCore:
         state.recomputed_tokens += max(0, min(chunk.end, chunk.sequence.high_water_tokens) - chunk.start)
         state.note_held_blocks()
 
-    def _write(self, sequence: SequenceState, logits: F32) -> tuple[SequenceState, Pick, OutputPiece]:
-        """Pick a sequence's next token and add it to its answer."""
-        active = self._active[sequence.request_id]
-        pick = active.samplers[sequence.choice].pick(logits)
+    def _compute(self, chunks: Sequence[Chunk]) -> list[Pick]:
+        """Run the pass, and pick the next token of each chunk that catches up."""
+        sequences = (chunk.sequence for chunk in chunks if chunk.catches_up)
+        samplers = [self._active[sequence.request_id].samplers[sequence.choice] for sequence in sequences]
+        if all(sampler.takes_the_best for sampler in samplers):
+            tokens = self._runner.best(chunks).tolist()
+            return [sampler.take(token) for sampler, token in zip(samplers, tokens, strict=True)]
+        return [sampler.pick(row) for sampler, row in zip(samplers, self._runner.run(chunks), strict=True)]
+
+    def _write(self, sequence: SequenceState, pick: Pick) -> tuple[SequenceState, Pick, OutputPiece]:
+        """Add a sequence's next token to its answer."""
         sequence.output.append(pick.token_id)
-        piece = active.outputs[sequence.choice].push(pick.token_id, pick.end)
+        piece = self._active[sequence.request_id].outputs[sequence.choice].push(pick.token_id, pick.end)
         sequence.finish_reason = piece.finish_reason
         return sequence, pick, piece
 

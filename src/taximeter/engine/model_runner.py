@@ -1,5 +1,6 @@
-"""From a plan to logits: lays a step's chunks out as rows, runs the model, and hands back one row of logits for each
-sequence that caught up. Owns: the model and its KV memory. Refuses to know: order, sampling, requests."""
+"""From a plan to logits: lays a step's chunks out as rows, runs the model, and hands back one row of logits, or the
+best token, for each sequence that caught up. Owns: the model and its KV memory. Refuses to know: order, sampling,
+requests."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from taximeter.engine.models import Batch, KVFormat, KVMemory, Model
-from taximeter.engine.models.decoder import F32, I32
+from taximeter.engine.models.decoder import F32, I32, I64
 from taximeter.engine.request_state import HOLE
 from taximeter.engine.scheduler import Chunk
 
@@ -20,12 +21,22 @@ class ModelRunner:
     def __init__(self, model: Model, *, blocks: Sequence[int], block_tokens: int, kv_format: KVFormat) -> None:
         self._model = model
         self._block_tokens = block_tokens
+        # Kept from step to step: so large an array is new pages each time, and those cost more than writing to them.
+        self._logits = np.empty((0, model.config.vocab_size), np.float32)
         self._kv = KVMemory(model.config, blocks=blocks, block_tokens=block_tokens, kv_format=kv_format)
 
     def run(self, chunks: Sequence[Chunk]) -> F32:
         """Compute all chunks, of which generated ones come first, in one pass; logits (chunks that catch up,
-        vocabulary), in the order of `chunks`."""
-        return self._model.forward(self._lay_out(chunks), self._kv)
+        vocabulary), in the order of `chunks`. The next run writes over them."""
+        batch = self._lay_out(chunks)
+        rows = len(batch.logit_rows)
+        if len(self._logits) < rows:
+            self._logits = np.empty((rows, self._model.config.vocab_size), np.float32)
+        return self._model.forward(batch, self._kv, out=self._logits[:rows])
+
+    def best(self, chunks: Sequence[Chunk]) -> I64:
+        """As `run`, but of each row of logits only the token with the greatest, of equal ones the lowest."""
+        return self._model.best(self._lay_out(chunks), self._kv)
 
     def _lay_out(self, chunks: Sequence[Chunk]) -> Batch:
         # Lists, and each made an array once: a step of one row costs a dozen conversions less, one of hundreds no more.

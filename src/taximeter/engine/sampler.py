@@ -59,8 +59,7 @@ class Sampler:
         self._bias_ids = np.fromiter(sampling.logit_bias.keys(), np.int64, len(sampling.logit_bias))
         self._bias = np.fromiter(sampling.logit_bias.values(), np.float64, len(sampling.logit_bias))
         self._penalized = penalized
-        # Then the next token is where the highest logit is, and nobody need copy a vocabulary of them to see that.
-        self._takes_the_best = (
+        self._is_greedy = (
             matcher is None
             and sampling.temperature == 0
             and not sampling.logit_bias
@@ -73,18 +72,33 @@ class Sampler:
         seed = None if sampling.seed is None else [sampling.seed & _SEED_MASK, choice]
         self._generator = Generator(PCG64(seed))
 
+    @property
+    def takes_the_best(self) -> bool:
+        """Whether the next token is the one with the highest logit, of equal ones the lowest, and no more than that is
+        asked of the logits: then `take` it, and nobody need see a vocabulary of them."""
+        return self._is_greedy_now and self._sampling.logprobs is None
+
+    @property
+    def _is_greedy_now(self) -> bool:
+        return self._is_greedy and self._picked >= self._sampling.min_tokens
+
+    def take(self, best: int) -> Pick:
+        """The next token where the sampler `takes_the_best`."""
+        return Pick(token_id=best, end=self._said_one(best))
+
     def pick(self, logits: F32) -> Pick:
         """Pick from `logits` (vocabulary,), which are left as they are."""
-        if self._takes_the_best and self._picked >= self._sampling.min_tokens:
-            token_id = int(logits.argmax())
-        else:
-            token_id = self._choose(logits)
-        self._said[token_id] += 1
-        self._picked += 1
-        end = None if self._matcher is None else self._matcher.advance(token_id)
+        # The best is found without the copy of a vocabulary of logits that adjusting them would take.
+        token_id = int(logits.argmax()) if self._is_greedy_now else self._choose(logits)
+        end = self._said_one(token_id)
         if self._sampling.logprobs is None:
             return Pick(token_id=token_id, end=end)
         return self._with_logprobs(token_id, end, logits)
+
+    def _said_one(self, token_id: int) -> FinishReason | None:
+        self._said[token_id] += 1
+        self._picked += 1
+        return None if self._matcher is None else self._matcher.advance(token_id)
 
     def _choose(self, logits: F32) -> int:
         possible = logits if self._matcher is None else np.where(self._matcher.allowed(), logits, np.float32(-np.inf))

@@ -13,7 +13,7 @@ from taximeter.engine import kernels
 from taximeter.engine.models import KV_FORMATS, Batch, KVFormat, KVMemory, Model, WeightFormat, load_model
 from taximeter.engine.models.decoder import F32
 from taximeter.engine.models.layer_groups import layer_groups
-from taximeter.engine.weights import open_checkpoint
+from taximeter.engine.weights import Checkpoint, RawTensor, open_checkpoint
 from tests.engine_harness import GOLDEN, TINY_LLAMA, all_logits, loaded
 
 NATIVE = [name for name in kernels.levels() if name.startswith("native:")]
@@ -123,6 +123,50 @@ def test_only_models_that_say_so_tell_prompts_apart(weights: WeightFormat, level
     assert np.array_equal(as_prompt, as_answer) != model.tells_prompts_apart
     np.testing.assert_allclose(as_answer, as_prompt, atol=0.1 * float(np.abs(as_prompt).max()))
     assert model.tells_prompts_apart == (level == "native:amx" and weights == "int8")
+
+
+@pytest.mark.parametrize("form", [TINY_LLAMA, GOLDEN / "tiny_gemma3"], ids=lambda form: form.name)
+@pytest.mark.parametrize("rows", [1, 30, 700])
+def test_the_best_tokens_are_those_of_the_logits(form: Path, rows: int, level: str) -> None:
+    """Of generated rows and prompts, few and many, without a logit that anybody sees."""
+    model = loaded(form)[0]
+    prompt = Piece([token % model.config.vocab_size for token in range(3, 3 + rows)], 0, list(range(-(-rows // 16))))
+    batch = batch_of(model, [Piece([11], 0, [60]), Piece([12], 0, [61]), prompt], generated=2)
+    batch = replace(batch, logit_rows=np.arange(len(batch.token_ids)))
+    best = model.best(batch, memory_of(model, blocks=64))
+    np.testing.assert_array_equal(best, model.forward(batch, memory_of(model, blocks=64)).argmax(axis=1))
+
+
+class OtherHead:
+    """A checkpoint whose head is `head` (vocabulary, hidden)."""
+
+    def __init__(self, checkpoint: Checkpoint, head: F32) -> None:
+        self._checkpoint, self._head = checkpoint, head
+        self.config = replace(checkpoint.config, tied_embeddings=False)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._checkpoint, name)
+
+    def names(self) -> list[str]:
+        return [*self._checkpoint.names(), "output.weight"]
+
+    def raw(self, name: str) -> RawTensor:
+        if name != "output.weight":
+            return self._checkpoint.raw(name)
+        return RawTensor("F32", self._head.shape, self._head.view(np.uint8))
+
+
+@pytest.mark.parametrize("greatest", [np.float32(3), np.float32(-0.0), np.float32("nan"), np.float32("-inf")], ids=str)
+def test_the_first_of_equals_is_the_best(greatest: float, level: str) -> None:
+    """As numpy's argmax has it, for numbers that are hard to compare: zeros of both signs, no number, all the same."""
+    checkpoint = open_checkpoint(TINY_LLAMA)
+    head = np.zeros((checkpoint.config.vocab_size, checkpoint.config.hidden_size), np.float32)
+    head[[17, 18, 200]] = greatest
+    model = load_model(OtherHead(checkpoint, head), weights=None)  # type: ignore[arg-type]
+    batch = batch_of(model, [Piece([5, 6, 7], 0, [0])])
+    batch = replace(batch, logit_rows=np.arange(3))
+    best = model.best(batch, memory_of(model))
+    np.testing.assert_array_equal(best, model.forward(batch, memory_of(model)).argmax(axis=1))
 
 
 @pytest.mark.parametrize("threads", [1, 3, 8])

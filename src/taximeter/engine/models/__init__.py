@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from taximeter.engine import kernels
-from taximeter.engine.models.decoder import F32, Batch, Decoder
+from taximeter.engine.models.decoder import F32, I64, Batch, Decoder
 from taximeter.engine.models.formats import (
     KV_FORMATS,
     WEIGHT_FORMATS,
@@ -71,13 +73,19 @@ class Model(Protocol):
         """Nanoseconds of all passes by kind of work, if the model was loaded to count them; else nothing."""
         ...
 
-    def forward(self, batch: Batch, kv: KVMemory) -> F32:
-        """Compute all rows, write their keys and values, and return logits (logit rows, vocabulary).
+    def forward(self, batch: Batch, kv: KVMemory, *, out: F32 | None = None) -> F32:
+        """Compute all rows, write their keys and values, and return logits (logit rows, vocabulary): in `out`, or in a
+        new array.
 
         The rows of a sequence follow each other in ascending position, and logit rows ascend. A row's logits depend on
         its own sequence only: not on the other rows, nor on how its prompt was cut; and if the model
         `tells_prompts_apart`, on which of its tokens are generated. Rows that are come first.
         """
+        ...
+
+    def best(self, batch: Batch, kv: KVMemory) -> I64:
+        """What `forward` computes, but of the logits only each row's greatest: its token, of equal ones the lowest
+        (logit rows,)."""
         ...
 
 
@@ -110,12 +118,25 @@ class LoadedModel:
         """See `Model.profile_ns`. The reference does not count."""
         return self._native.profile_ns() if self._profile and kernels.native_level() is not None else {}
 
-    def forward(self, batch: Batch, kv: KVMemory) -> F32:
+    def forward(self, batch: Batch, kv: KVMemory, *, out: F32 | None = None) -> F32:
         """See `Model.forward`."""
+        if out is None:
+            out = np.empty((len(batch.logit_rows), self.config.vocab_size), np.float32)
         level = kernels.native_level()
         if level is None:
-            return self._reference.forward(batch, kv)
-        return self._native.forward(batch, kv, level)
+            out[:] = self._reference.forward(batch, kv)
+        else:
+            self._native.forward(batch, kv, level, out)
+        return out
+
+    def best(self, batch: Batch, kv: KVMemory) -> I64:
+        """See `Model.best`."""
+        level = kernels.native_level()
+        if level is None:
+            return self._reference.forward(batch, kv).argmax(axis=1)
+        tokens = np.empty(len(batch.logit_rows), np.int64)
+        self._native.forward(batch, kv, level, tokens)
+        return tokens
 
     def read(self) -> None:
         """Read the weights now, for the level in use. Raises ModelFileError."""

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from taximeter import _native
-from taximeter.engine.models.decoder import F32, Batch, inverse_frequencies
+from taximeter.engine.models.decoder import F32, I64, Batch, inverse_frequencies
 from taximeter.engine.models.formats import Arithmetic, WeightFormat
 from taximeter.engine.models.kv_memory import KVMemory
 from taximeter.engine.weights import Checkpoint, ModelConfig, RawTensor
@@ -79,9 +79,9 @@ class NativeDecoder:
         """See `Model.profile_ns`."""
         return self._decoder.phases
 
-    def forward(self, batch: Batch, kv: KVMemory, level: str) -> F32:
-        """One step at one native level, for example `avx2`. See `Model.forward`."""
-        logits = np.empty((len(batch.logit_rows), self.config.vocab_size), np.float32)
+    def forward(self, batch: Batch, kv: KVMemory, level: str, out: F32 | I64) -> None:
+        """One step at one native level, for example `avx2`. `out` gets what its type says: logits as of
+        `Model.forward`, or tokens as of `Model.best`."""
         self._decoder.forward(
             level,
             kv.native,
@@ -91,10 +91,9 @@ class NativeDecoder:
             list(batch.slots),
             list(batch.block_tables),
             batch.logit_rows,
-            logits,
+            out,
             batch.generated_rows,
         )
-        return logits
 
 
 def _empty(config: ModelConfig, *, bf16_units: bool) -> _native.Decoder:
