@@ -16,6 +16,8 @@ import typer
 from taximeter.cli.console import (
     JsonFlag,
     KVFormatOption,
+    MachineRateOption,
+    PricedAsOption,
     ThreadsOption,
     WeightsOption,
     err,
@@ -63,10 +65,8 @@ def ask(
         int | None, typer.Option(min=-(2**63), max=2**63 - 1, help="Makes a sampled answer repeatable.")
     ] = None,
     task: Annotated[str | None, typer.Option(help="A name for what this request is part of.")] = None,
-    machine_rate: Annotated[str | None, typer.Option(help="What an hour of this machine costs: 0.50/h.")] = None,
-    priced_as: Annotated[
-        str | None, typer.Option(help="A hosted model whose price is put beside it: provider/model.")
-    ] = None,
+    machine_rate: MachineRateOption = None,
+    priced_as: PricedAsOption = None,
     weights: WeightsOption = None,
     kv_format: KVFormatOption = None,
     threads: ThreadsOption = None,

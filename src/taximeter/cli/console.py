@@ -36,6 +36,10 @@ EXIT_BROKEN_PIPE: Final = 141
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
 """The `--json` flag that every command takes."""
 
+MachineRateOption = Annotated[str | None, typer.Option(help="What an hour of this machine costs: 0.50/h.")]
+PricedAsOption = Annotated[
+    str | None, typer.Option(help="A hosted model whose price is put beside ours: provider/model.")
+]
 WeightsOption = Annotated[
     str | None, typer.Option(help="Make the weights int8, int4, bf16 or f32 at load; without it they stay as packaged.")
 ]

@@ -25,6 +25,8 @@ import typer
 from taximeter.cli.console import (
     JsonFlag,
     KVFormatOption,
+    MachineRateOption,
+    PricedAsOption,
     ThreadsOption,
     WeightsOption,
     out,
@@ -60,10 +62,8 @@ def serve(
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes any free one.")] = None,
-    machine_rate: Annotated[str | None, typer.Option(help="What an hour of this machine costs: 0.50/h.")] = None,
-    priced_as: Annotated[
-        str | None, typer.Option(help="A hosted model whose price is put beside ours: provider/model.")
-    ] = None,
+    machine_rate: MachineRateOption = None,
+    priced_as: PricedAsOption = None,
     weights: WeightsOption = None,
     kv_format: KVFormatOption = None,
     threads: ThreadsOption = None,
