@@ -1,7 +1,8 @@
 // AMX: quantized and bf16 weights as bf16, by tile units. A tile register holds 16 rows × 64 bytes.
 //
 // Two tiles of outputs at a time: a stretch of their weights is rounded to bf16 into scratch, where it serves all rows, 32 at
-// a time. The unit keeps 32 rows × 32 outputs of sums, and a group of 32 features is one step of it: the even features of
+// a time; the first 32 are multiplied while it is being rounded. Activations are loaded past the nearest cache, which that
+// stretch fills. The unit keeps 32 rows × 32 outputs of sums, and a group of 32 features is one step of it: the even features of
 // the group are summed up, the odd ones too, and both together are added to the sum of the groups before.
 //
 // For int8 the unit is no help: each group's integers would have to leave it to be scaled.
@@ -32,53 +33,61 @@ struct alignas(64) TileShapes {
     }
 };
 
-constexpr int64_t kAheadBytes = 4096;     // how far ahead of its use packed memory is asked for
+constexpr int64_t kAheadSteps = 8;        // so early packed memory is asked for
 constexpr int64_t kStepBytes = 1024;      // of sixteen outputs: sixteen pairs of features
-constexpr int64_t kStretchSteps = 64;     // what is rounded at a time, at most: two tiles of it fit the second-level cache
+constexpr int64_t kStretchSteps = 24;     // what is rounded at a time, at most: two tiles of it just about fit the nearest cache
 constexpr int64_t kBf16BlockRows = 2 * kBf16TileRows;
 constexpr int64_t kBf16Sums = 2 * kTileRows;  // outputs side by side
 constexpr int64_t kBf16MostRows = 512;        // whose sums fit into scratch, where they are needed there
 static_assert(2 * kStretchSteps * kStepBytes + kBf16MostRows * kBf16Sums * 4 <= kMatmulPackedScratchBytes);
 
+// One byte of each four, and nothing else.
+inline __m512i byte_of_four(__m512i fours, int byte) {
+    constexpr int kElse = static_cast<int>(0x80808000);  // zeros
+    return _mm512_shuffle_epi8(fours, _mm512_add_epi32(_mm512_set4_epi32(kElse + 12, kElse + 8, kElse + 4, kElse),
+                                                       _mm512_set1_epi32(byte)));
+}
+
 // Sixteen outputs × features (2i, 2i + 1), rounded to nearest, a half away from zero.
 inline __m512i rounded_pair(__m512 even, __m512 odd) {
     const __m512i half = _mm512_set1_epi32(0x8000);
-    const __m512i low = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(even), half), 16);
-    return _mm512_mask_blend_epi16(0xaaaaaaaa, low, _mm512_add_epi32(_mm512_castps_si512(odd), half));
+    const __m512i low = _mm512_add_epi32(_mm512_castps_si512(even), half), high = _mm512_add_epi32(_mm512_castps_si512(odd), half);
+    return _mm512_mask_alignr_epi8(high, 0x3333333333333333, low, low, 2);  // low's upper halves become the lower ones
 }
 
-// How a tile's weights come to lie in steps.
+// How a step of a tile's weights comes to lie in scratch memory.
 struct Bf16Weights {
-    static inline void round(const PackedMatrix* w, const uint8_t* tile, int64_t begin, int64_t count, uint8_t* to) {
-        const int64_t there = smaller(count * kStepBytes, (w->k + 1) / 2 * 64 - begin * kStepBytes);
-        memcpy(to, tile + begin * kStepBytes, static_cast<size_t>(there));
-        memset(to + there, 0, static_cast<size_t>(count * kStepBytes - there));
+    static inline void round(const PackedMatrix* w, const uint8_t* tile, int64_t step, uint8_t* to) {
+        const int64_t there = smaller(kStepBytes, (w->k + 1) / 2 * 64 - step * kStepBytes);
+        memcpy(to, tile + step * kStepBytes, static_cast<size_t>(there));
+        memset(to + there, 0, static_cast<size_t>(kStepBytes - there));
     }
+    static inline void fetch(const PackedMatrix*, const uint8_t*, int64_t) {}
 };
 
 template <class F>
 struct RoundedWeights {
-    static inline void round(const PackedMatrix* w, const uint8_t* tile, int64_t begin, int64_t count, uint8_t* to) {
+    static inline void fetch(const PackedMatrix* w, const uint8_t* tile, int64_t g) {
+        for (int i = 0; i < F::kCodeBytes; i += 64) _mm_prefetch(tile + g * F::kCodeBytes + i, _MM_HINT_T0);
+        _mm_prefetch(tile + w->scales_at + g * (F::kScaleBytes / kSuperBlockGroups), _MM_HINT_T0);
+    }
+    static inline void round(const PackedMatrix* w, const uint8_t* tile, int64_t g, uint8_t* to) {
         const __m512i byte = _mm512_set1_epi32(255);
-        for (int64_t g = begin; g < begin + count; ++g, to += kStepBytes) {
-            for (int i = 0; i < F::kCodeBytes; i += 64)  // past a tile's codes come its scales and the next tile
-                _mm_prefetch(tile + g * F::kCodeBytes + kAheadBytes + i, _MM_HINT_T0);
-            __m512i codes[8];
-            F::codes(tile + g * F::kCodeBytes, codes);
-            const auto scales = F::scales(tile + w->scales_at, g);
+        __m512i codes[8];
+        F::codes(tile + g * F::kCodeBytes, codes);
+        const auto scales = F::scales(tile + w->scales_at, g);
 #pragma GCC unroll 8
-            for (int quad = 0; quad < 8; ++quad) {
-                const int part = quad * F::kParts / 8;
-                const auto value = [&](__m512i code) {
-                    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(code), scales.scale[part], scales.minimum[part]);
-                };
-                const __m512 a = value(_mm512_and_si512(codes[quad], byte));
-                const __m512 b = value(_mm512_and_si512(_mm512_srli_epi32(codes[quad], 8), byte));
-                const __m512 c = value(_mm512_and_si512(_mm512_srli_epi32(codes[quad], 16), byte));
-                const __m512 d = value(_mm512_srli_epi32(codes[quad], 24));
-                _mm512_store_si512(to + quad * 128, rounded_pair(a, b));
-                _mm512_store_si512(to + quad * 128 + 64, rounded_pair(c, d));
-            }
+        for (int quad = 0; quad < 8; ++quad) {
+            const int part = quad * F::kParts / 8;
+            const auto value = [&](__m512i code) {
+                return _mm512_fmadd_ps(_mm512_cvtepi32_ps(code), scales.scale[part], scales.minimum[part]);
+            };
+            const __m512 a = value(_mm512_and_si512(codes[quad], byte));
+            const __m512 b = value(byte_of_four(codes[quad], 1));
+            const __m512 c = value(byte_of_four(codes[quad], 2));
+            const __m512 d = value(_mm512_srli_epi32(codes[quad], 24));
+            _mm512_store_si512(to + quad * 128, rounded_pair(a, b));
+            _mm512_store_si512(to + quad * 128 + 64, rounded_pair(c, d));
         }
     }
 };
@@ -99,10 +108,11 @@ struct Bf16Product {
         shapes.use();
     }
 
-    // Adds `steps` of weights to the sums of a block at `to` (in bytes from row to row), or begins them.
-    template <int C, bool kLower>
+    // Adds `steps` of weights to the sums of a block at `to` (in bytes from row to row), or begins them. `round(step)` puts a step's
+    // weights into scratch memory, if they are not yet there: one step ahead, so that vector and tile units work at the same time.
+    template <int C, bool kLower, class Round>
     static inline void block(const uint8_t* weights, int64_t steps, const uint16_t* upper, const uint16_t* lower, bool begins,
-                             float* to, int64_t stride) {
+                             float* to, int64_t stride, Round round) {
         float* below = to + kBf16TileRows * (stride / 4);
         if (begins) {
             _tile_zero(0);
@@ -115,16 +125,19 @@ struct Bf16Product {
             if constexpr (kLower) _tile_loadd(2, below, stride);
             if constexpr (C == 2 && kLower) _tile_loadd(3, below + kTileRows, stride);
         }
+        round(0);
         for (int64_t step = 0; step < steps; ++step) {
+            if (step + 1 < steps) round(step + 1);
+            before_tile_load();
             _tile_loadd(6, weights + step * kStepBytes, 64);
-            _tile_loadd(4, upper + step * kBf16TileValues, 64);
+            _tile_stream_loadd(4, upper + step * kBf16TileValues, 64);
             _tile_dpbf16ps(0, 4, 6);
             if constexpr (C == 2) {
                 _tile_loadd(7, weights + (steps + step) * kStepBytes, 64);
                 _tile_dpbf16ps(1, 4, 7);
             }
             if constexpr (kLower) {
-                _tile_loadd(5, lower + step * kBf16TileValues, 64);
+                _tile_stream_loadd(5, lower + step * kBf16TileValues, 64);
                 _tile_dpbf16ps(2, 5, 6);
                 if constexpr (C == 2) _tile_dpbf16ps(3, 5, 7);
             }
@@ -144,9 +157,16 @@ struct Bf16Product {
         const bool whole_tiles = (tile + C) * kTileRows <= w->n;
         for (int64_t step = 0; step < steps; step += even) {
             const int64_t count = smaller(steps - step, even);
-            for (int c = 0; c < C; ++c)
-                Weights::round(w, w->data + (tile + c) * w->tile_bytes, step, count, scratch + c * count * kStepBytes);
-            before_tile_load();
+            const auto round = [=, this](int64_t at) {
+                // Behind the last step of these tiles comes the first one of the next.
+                const int64_t here = step + at, later = here + kAheadSteps;
+                for (int c = 0; c < C; ++c) {
+                    const uint8_t* from = w->data + (tile + c) * w->tile_bytes;
+                    Weights::fetch(w, later < steps ? from : from + C * w->tile_bytes, later < steps ? later : later - steps);
+                    Weights::round(w, from, here, scratch + (c * count + at) * kStepBytes);
+                }
+            };
+            const auto rounded = [](int64_t) {};
             for (int64_t row = rows_from; row < rows_to; row += kBf16BlockRows) {
                 const int64_t rows = rows_to - row;
                 const uint16_t* upper = x->bf16 + bf16_row_at(row, w->k) + step * kBf16TileValues;
@@ -154,10 +174,14 @@ struct Bf16Product {
                 const bool two = rows > kBf16TileRows, whole = whole_tiles && rows >= (two ? 2 : 1) * kBf16TileRows;
                 float* to = whole ? y + row * y_stride + tile * kTileRows : kept + (row - rows_from) * kBf16Sums;
                 const int64_t stride = (whole ? y_stride : kBf16Sums) * static_cast<int64_t>(sizeof(float));
-                if (two)
-                    block<C, true>(scratch, count, upper, lower, step == 0, to, stride);
+                if (row == rows_from && two)
+                    block<C, true>(scratch, count, upper, lower, step == 0, to, stride, round);
+                else if (row == rows_from)
+                    block<C, false>(scratch, count, upper, lower, step == 0, to, stride, round);
+                else if (two)
+                    block<C, true>(scratch, count, upper, lower, step == 0, to, stride, rounded);
                 else
-                    block<C, false>(scratch, count, upper, lower, step == 0, to, stride);
+                    block<C, false>(scratch, count, upper, lower, step == 0, to, stride, rounded);
                 if (!whole && step + count == steps) hand_over(tile, C, row, smaller(rows, kBf16BlockRows), to);
             }
         }

@@ -21,7 +21,7 @@ constexpr int kLinesTogether = 6, kGroupsTogether = 4, kVectorsTogether = 4;
 struct InTiles : RoundedWeights {
     static constexpr int kTile = 16, kTogether = 2 * kTile, kTokenStep = 32;
     static constexpr int kValueCopyBytes = kSpan * kAttentionMaxDim * 2;
-    static constexpr int64_t kQueryBytes = kDimStride * 2, kScoreBytes = kKeyStride * 4, kPartBytes = kDimStride * 4;
+    static constexpr int64_t kQueryBytes = kQueryStride * 2, kScoreBytes = kKeyStride * 4, kPartBytes = kDimStride * 4;
     static constexpr int kTileBytes = 1024;
 
     static bool fits(const PagedAttention* job) { return job->head_dim % 32 == 0; }
@@ -29,7 +29,7 @@ struct InTiles : RoundedWeights {
     static void begin(int lines, int64_t dim, uint16_t* queries) {
         const int rows = lines < kTile ? lines : kTile;
         for (int line = lines; line % rows != 0; ++line)
-            memset(queries + line * kDimStride, 0, static_cast<size_t>(dim) * sizeof(uint16_t));
+            memset(queries + line * kQueryStride, 0, static_cast<size_t>(dim) * sizeof(uint16_t));
         struct alignas(64) {
             uint8_t palette, start_row, zero[14];
             uint16_t row_bytes[16];
@@ -68,7 +68,7 @@ struct InTiles : RoundedWeights {
         settle();
         int group = seen.from / kTokens;
         const int end = (seen.to + kTokens - 1) / kTokens;
-        const uint16_t* more = queries + kTile * kDimStride;
+        const uint16_t* more = queries + kTile * kQueryStride;
         float* out_more = out + kTile * kKeyStride;
         if (lines <= kTile) {
             for (; group + 4 <= end; group += 4) {
