@@ -35,7 +35,7 @@ struct alignas(64) TileShapes {
 
 constexpr int64_t kAheadSteps = 8;        // so early packed memory is asked for
 constexpr int64_t kStepBytes = 1024;      // of sixteen outputs: sixteen pairs of features
-constexpr int64_t kStretchSteps = 24;     // what is rounded at a time, at most: two tiles of it just about fit the nearest cache
+constexpr int64_t kStretchSteps = 20;     // what is rounded at a time, at most: two tiles of it fit the nearest cache
 constexpr int64_t kBf16BlockRows = 2 * kBf16TileRows;
 constexpr int64_t kBf16Sums = 2 * kTileRows;  // outputs side by side
 constexpr int64_t kBf16MostRows = 512;        // whose sums fit into scratch, where they are needed there
@@ -51,7 +51,8 @@ inline __m512i byte_of_four(__m512i fours, int byte) {
 // Sixteen outputs × features (2i, 2i + 1), rounded to nearest, a half away from zero.
 inline __m512i rounded_pair(__m512 even, __m512 odd) {
     const __m512i half = _mm512_set1_epi32(0x8000);
-    const __m512i low = _mm512_add_epi32(_mm512_castps_si512(even), half), high = _mm512_add_epi32(_mm512_castps_si512(odd), half);
+    const __m512i low = _mm512_add_epi32(_mm512_castps_si512(even), half);
+    const __m512i high = _mm512_add_epi32(_mm512_castps_si512(odd), half);
     return _mm512_mask_alignr_epi8(high, 0x3333333333333333, low, low, 2);  // low's upper halves become the lower ones
 }
 
@@ -108,8 +109,8 @@ struct Bf16Product {
         shapes.use();
     }
 
-    // Adds `steps` of weights to the sums of a block at `to` (in bytes from row to row), or begins them. `round(step)` puts a step's
-    // weights into scratch memory, if they are not yet there: one step ahead, so that vector and tile units work at the same time.
+    // Adds `steps` of weights to the sums of a block at `to` (in bytes from row to row), or begins them. `round(step)` puts a
+    // step's weights into scratch, if they are not yet there: one step ahead, so that vector and tile units work together.
     template <int C, bool kLower, class Round>
     static inline void block(const uint8_t* weights, int64_t steps, const uint16_t* upper, const uint16_t* lower, bool begins,
                              float* to, int64_t stride, Round round) {

@@ -17,7 +17,7 @@ constexpr int kLinesTogether = 6, kGroupsTogether = 4, kVectorsTogether = 4;
 #include "body.inc"
 
 // Tiles 0 to 3 are sums, 4 and 5 lines, 6 and 7 keys or values. A line's sums depend on that line alone, so the same arithmetic
-// serves one row and a whole prompt.
+// serves one row and a whole prompt. What two tiles of lines read once, they load past the nearest cache, which their scores fill.
 struct InTiles : RoundedWeights {
     static constexpr int kTile = 16, kTogether = 2 * kTile, kTokenStep = 32;
     static constexpr int kValueCopyBytes = kSpan * kAttentionMaxDim * 2;
@@ -112,11 +112,11 @@ struct InTiles : RoundedWeights {
             clear_sums();
             for (int64_t at = 0; at < dim; at += 32) {
                 _tile_loadd(4, queries + at, kQueryBytes);
-                _tile_loadd(6, one + at * 32, kRowBytes);
+                _tile_stream_loadd(6, one + at * 32, kRowBytes);
                 _tile_dpbf16ps(0, 4, 6);
                 _tile_loadd(5, more + at, kQueryBytes);
                 _tile_dpbf16ps(2, 5, 6);
-                _tile_loadd(7, next + at * 32, kRowBytes);
+                _tile_stream_loadd(7, next + at * 32, kRowBytes);
                 _tile_dpbf16ps(1, 4, 7);
                 _tile_dpbf16ps(3, 5, 7);
             }
@@ -163,13 +163,13 @@ struct InTiles : RoundedWeights {
             clear_sums();
             for (int token = seen.from; token < seen.to; token += kTokenStep) {
                 const char* v = values[token / kTokens] + at * 4;
-                _tile_loadd(4, weights + token, kScoreBytes);
-                _tile_loadd(6, v, row_bytes);
+                _tile_stream_loadd(4, weights + token, kScoreBytes);
+                _tile_stream_loadd(6, v, row_bytes);
                 _tile_dpbf16ps(0, 4, 6);
-                _tile_loadd(7, v + 64, row_bytes);
+                _tile_stream_loadd(7, v + 64, row_bytes);
                 _tile_dpbf16ps(1, 4, 7);
                 if (!both) continue;
-                _tile_loadd(5, more + token, kScoreBytes);
+                _tile_stream_loadd(5, more + token, kScoreBytes);
                 _tile_dpbf16ps(2, 5, 6);
                 _tile_dpbf16ps(3, 5, 7);
             }

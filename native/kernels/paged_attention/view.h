@@ -8,7 +8,7 @@ namespace {
 constexpr int kSpan = kAttentionSpan, kTokens = 16, kGroups = kSpan / kTokens;
 constexpr int kRowBytes = 64;  // one step of sixteen keys: a feature in f32, a pair of them in bf16
 constexpr int kDimStride = kAttentionMaxDim + 16, kKeyStride = kSpan + 16;  // odd in cache lines, so that lines don't collide
-constexpr int kQueryStride = kAttentionMaxDim + 32;  // the same of bf16, in which half a line more would split every tile row
+constexpr int kQueryStride = kAttentionMaxDim + 32;  // the same in bf16: half a line would split tile rows
 constexpr int kAhead = 4;  // groups: fetched this early, a key has arrived when its turn comes and has not been driven out again
 
 // Keys of a span: from ≤ key < to.
