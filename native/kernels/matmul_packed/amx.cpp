@@ -1,9 +1,9 @@
 // AMX: quantized and bf16 weights as bf16, by tile units. A tile register holds 16 rows × 64 bytes.
 //
 // Two tiles of outputs at a time: a stretch of their weights is rounded to bf16 into scratch, where it serves all rows, 32 at
-// a time; the first 32 are multiplied while it is being rounded. Activations are loaded past the nearest cache, which that
-// stretch fills. The unit keeps 32 rows × 32 outputs of sums, and a group of 32 features is one step of it: the even features of
-// the group are summed up, the odd ones too, and both together are added to the sum of the groups before.
+// a time; the first 32 are multiplied while it is being rounded. The activations of the others are loaded past the nearest
+// cache, which that stretch fills. The unit keeps 32 rows × 32 outputs of sums, and a group of 32 features is one step of it:
+// the even features of the group are summed up, the odd ones too, and both together are added to the sum of the groups before.
 //
 // For int8 the unit is no help: each group's integers would have to leave it to be scaled.
 #include "matmul_packed.h"
@@ -111,7 +111,7 @@ struct Bf16Product {
 
     // Adds `steps` of weights to the sums of a block at `to` (in bytes from row to row), or begins them. `round(step)` puts a
     // step's weights into scratch, if they are not yet there: one step ahead, so that vector and tile units work together.
-    template <int C, bool kLower, class Round>
+    template <int C, bool kLower, bool kRounds, class Round>
     static inline void block(const uint8_t* weights, int64_t steps, const uint16_t* upper, const uint16_t* lower, bool begins,
                              float* to, int64_t stride, Round round) {
         float* below = to + kBf16TileRows * (stride / 4);
@@ -126,19 +126,27 @@ struct Bf16Product {
             if constexpr (kLower) _tile_loadd(2, below, stride);
             if constexpr (C == 2 && kLower) _tile_loadd(3, below + kTileRows, stride);
         }
-        round(0);
+        if constexpr (kRounds) round(0);
         for (int64_t step = 0; step < steps; ++step) {
-            if (step + 1 < steps) round(step + 1);
-            before_tile_load();
+            if constexpr (kRounds) {
+                if (step + 1 < steps) round(step + 1);
+                before_tile_load();
+            }
             _tile_loadd(6, weights + step * kStepBytes, 64);
-            _tile_stream_loadd(4, upper + step * kBf16TileValues, 64);
+            if constexpr (kRounds)
+                _tile_loadd(4, upper + step * kBf16TileValues, 64);
+            else
+                _tile_stream_loadd(4, upper + step * kBf16TileValues, 64);
             _tile_dpbf16ps(0, 4, 6);
             if constexpr (C == 2) {
                 _tile_loadd(7, weights + (steps + step) * kStepBytes, 64);
                 _tile_dpbf16ps(1, 4, 7);
             }
             if constexpr (kLower) {
-                _tile_stream_loadd(5, lower + step * kBf16TileValues, 64);
+                if constexpr (kRounds)
+                    _tile_loadd(5, lower + step * kBf16TileValues, 64);
+                else
+                    _tile_stream_loadd(5, lower + step * kBf16TileValues, 64);
                 _tile_dpbf16ps(2, 5, 6);
                 if constexpr (C == 2) _tile_dpbf16ps(3, 5, 7);
             }
@@ -167,7 +175,7 @@ struct Bf16Product {
                     Weights::round(w, from, here, scratch + (c * count + at) * kStepBytes);
                 }
             };
-            const auto rounded = [](int64_t) {};
+            using Round = decltype(round);
             for (int64_t row = rows_from; row < rows_to; row += kBf16BlockRows) {
                 const int64_t rows = rows_to - row;
                 const uint16_t* upper = x->bf16 + bf16_row_at(row, w->k) + step * kBf16TileValues;
@@ -175,14 +183,9 @@ struct Bf16Product {
                 const bool two = rows > kBf16TileRows, whole = whole_tiles && rows >= (two ? 2 : 1) * kBf16TileRows;
                 float* to = whole ? y + row * y_stride + tile * kTileRows : kept + (row - rows_from) * kBf16Sums;
                 const int64_t stride = (whole ? y_stride : kBf16Sums) * static_cast<int64_t>(sizeof(float));
-                if (row == rows_from && two)
-                    block<C, true>(scratch, count, upper, lower, step == 0, to, stride, round);
-                else if (row == rows_from)
-                    block<C, false>(scratch, count, upper, lower, step == 0, to, stride, round);
-                else if (two)
-                    block<C, true>(scratch, count, upper, lower, step == 0, to, stride, rounded);
-                else
-                    block<C, false>(scratch, count, upper, lower, step == 0, to, stride, rounded);
+                const auto multiply = row == rows_from ? (two ? block<C, true, true, Round> : block<C, false, true, Round>)
+                                                       : (two ? block<C, true, false, Round> : block<C, false, false, Round>);
+                multiply(scratch, count, upper, lower, step == 0, to, stride, round);
                 if (!whole && step + count == steps) hand_over(tile, C, row, smaller(rows, kBf16BlockRows), to);
             }
         }
