@@ -14,7 +14,7 @@ const KernelTable& kernel_table(CpuLevel level) noexcept {
                                              quantize_row_avx512, round_row_avx512, paged_attention_avx512_bf16,
                                              kv_put_avx512_bf16, &elementwise_avx512};
 #if TAXIMETER_AMX
-    static constexpr KernelTable amx{matmul_packed_avx512, Bf16Units::bf16_and_quantized_weights, matmul_bf16_amx,
+    static constexpr KernelTable amx{matmul_packed_amx, Bf16Units::bf16_and_quantized_weights, matmul_bf16_amx,
                                      quantize_row_avx512, round_row_avx512, paged_attention_amx, kv_put_amx,
                                      &elementwise_avx512};
     if (level == CpuLevel::amx) return amx;

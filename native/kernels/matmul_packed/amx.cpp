@@ -4,8 +4,6 @@
 // a time; the first 32 are multiplied while it is being rounded. The activations of the others are loaded past the nearest
 // cache, which that stretch fills. The unit keeps 32 rows × 32 outputs of sums, and a group of 32 features is one step of it:
 // the even features of the group are summed up, the odd ones too, and both together are added to the sum of the groups before.
-//
-// For int8 the unit is no help: each group's integers would have to leave it to be scaled.
 #include "matmul_packed.h"
 
 #include <immintrin.h>
@@ -14,24 +12,7 @@
 namespace {
 
 #include "formats_avx512.inc"
-
-// GCC's tile intrinsics do not tell the compiler that they read memory.
-inline void before_tile_load() { __asm__ volatile("" ::: "memory"); }
-
-// The shapes of the eight tile registers, in the processor's own form.
-struct alignas(64) TileShapes {
-    uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t row_bytes[16] = {};
-    uint8_t rows[16] = {};
-    void set(int tile, int64_t tile_rows, int bytes) {
-        rows[tile] = static_cast<uint8_t>(tile_rows);
-        row_bytes[tile] = static_cast<uint16_t>(bytes);
-    }
-    void use() const {
-        before_tile_load();
-        _tile_loadconfig(this);
-    }
-};
+#include "tile_unit.inc"
 
 constexpr int64_t kAheadSteps = 8;        // so early packed memory is asked for
 constexpr int64_t kStepBytes = 1024;      // of sixteen outputs: sixteen pairs of features

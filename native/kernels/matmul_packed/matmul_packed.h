@@ -75,6 +75,7 @@ TAXIMETER_MATMUL_PACKED(avx512)
 #define TAXIMETER_PRODUCT(name)                                                                                        \
     void name(const struct PackedMatrix*, const struct PreparedRows*, int64_t, int64_t, int64_t, int64_t, float*, int64_t, \
               void*) noexcept;
-TAXIMETER_PRODUCT(matmul_bf16_avx512_bf16)  // bf16 weights
-TAXIMETER_PRODUCT(matmul_bf16_amx)          // bf16 and quantized weights
+TAXIMETER_PRODUCT(matmul_packed_amx)         // all weights: matmul_packed_avx512, and a faster way for many rows
+TAXIMETER_PRODUCT(matmul_bf16_avx512_bf16)   // bf16 weights
+TAXIMETER_PRODUCT(matmul_bf16_amx)           // bf16 and quantized weights
 #undef TAXIMETER_PRODUCT

@@ -35,6 +35,7 @@ LEVELS = tuple(_native.levels())
 every_level = pytest.mark.parametrize("level", LEVELS)
 quantized = pytest.mark.parametrize("kind", BITS)
 floating = pytest.mark.parametrize("kind", FLOATS)
+few_or_many = pytest.mark.parametrize("copies", [1, 6])  # of some rows: kernels take few of them and many in different ways
 
 # One of everything; around one tile and around the rows that kernels take at once; one block, two, and many.
 HOSTILE = [
@@ -47,6 +48,7 @@ HOSTILE = [
     (16, 1, 2),
     (17, 100, 1),
     (33, 47, 3),
+    (50, 20, 4),
 ]
 
 
@@ -106,7 +108,7 @@ def test_quantized_weights_follow_the_definition(level: str, kind: str, rows: in
 @every_level
 @floating
 @pytest.mark.parametrize(
-    ("rows", "n", "k"), [(r, n, k) for (r, n, _), k in zip(HOSTILE, (1, 2, 31, 32, 33, 64, 65, 7, 100), strict=True)]
+    ("rows", "n", "k"), [(r, n, k) for (r, n, _), k in zip(HOSTILE, (1, 2, 31, 32, 33, 64, 65, 7, 100, 40), strict=True)]
 )
 def test_float_weights_follow_the_definition(level: str, kind: str, rows: int, n: int, k: int) -> None:
     """Every shape gives the bits that the definition gives."""
@@ -117,12 +119,14 @@ def test_float_weights_follow_the_definition(level: str, kind: str, rows: int, n
 
 @every_level
 @quantized
+@few_or_many
 @pytest.mark.parametrize("codes", ["least", "most", "against the signs"])
-def test_no_sum_overflows(level: str, kind: str, codes: str) -> None:
+def test_no_sum_overflows(level: str, kind: str, codes: str, copies: int) -> None:
     """The largest codes against the largest activations, where integer sums are furthest from zero."""
     k, most = 2 * block_weights(kind), (1 << BITS[kind]) - 1
     x = np.where(np.arange(k) % 2 == 0, 1.0, -1.0).astype(np.float32) if codes == "against the signs" else np.ones(k)
     x = np.stack([x, -x, x * 3e4, np.where(np.arange(k) % 5 == 0, -x, x)]).astype(np.float32)
+    x = np.concatenate([x] * copies)
     pattern = np.full((18, k), 0 if codes == "least" else most, np.uint8)
     if codes == "against the signs":
         pattern[:, 1::2] = 0
@@ -154,11 +158,12 @@ UNFRIENDLY = ["outliers", "zeros", "denormals", "tiny", "large"]
 
 @every_level
 @quantized
+@few_or_many
 @pytest.mark.parametrize("values", UNFRIENDLY)
-def test_unfriendly_activations_follow_the_definition(level: str, kind: str, values: str) -> None:
+def test_unfriendly_activations_follow_the_definition(level: str, kind: str, values: str, copies: int) -> None:
     """Outliers, rows and groups of zeros, denormals and huge values too."""
     made, packed = matrix(kind, 20, 256)
-    x = unfriendly(values, 256)
+    x = np.concatenate([unfriendly(values, 256)] * copies)
     assert_same_bits(matmul_packed(x, packed, level), reference_matmul(x, made.weights, fused=fused(level)))
 
 
@@ -178,6 +183,16 @@ def test_a_row_never_depends_on_its_mates(name: str, kind: str, n: int, rows: in
     alone = np.concatenate([matmul_packed(x[r : r + 1], packed, name) for r in range(rows)])
     assert_same_bits(matmul_packed(x, packed, name), alone)
     assert_same_bits(matmul_packed(x[order], packed, name), alone[order])
+
+
+@every_level
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "Q6_K"])
+def test_rows_that_need_several_passes_follow_the_definition(level: str, kind: str) -> None:
+    """Features so many that not all rows fit into a thread's scratch memory at once, and so many that few do."""
+    for rows, k in ((70, 14336), (20, 1 << 16)):
+        made, packed = matrix(kind, 3, k)
+        x = normal(rows, k)
+        assert_same_bits(matmul_packed(x, packed, level), reference_matmul(x, made.weights, fused=fused(level)))
 
 
 @quantized
@@ -202,10 +217,11 @@ def test_activations_are_quantized_as_defined(level: str, k: int) -> None:
 
 
 @every_level
+@few_or_many
 @pytest.mark.parametrize("broken", [np.inf, -np.inf, np.nan])
-def test_a_broken_activation_is_never_hidden(level: str, broken: float) -> None:
+def test_a_broken_activation_is_never_hidden(level: str, broken: float, copies: int) -> None:
     """A row that holds an infinity or not-a-number has no finite output, and its mates do not notice."""
-    x = normal(6, 256)
+    x = normal(6 * copies, 256)
     packed = matrix("Q4_K", 33, 256)[1]
     whole = matmul_packed(x, packed, level)
     for at in (0, 17, 255):
@@ -218,12 +234,13 @@ def test_a_broken_activation_is_never_hidden(level: str, broken: float) -> None:
 
 @every_level
 @quantized
+@few_or_many
 @pytest.mark.parametrize("broken", [np.inf, np.nan])
-def test_a_broken_scale_spoils_its_own_output_only(level: str, kind: str, broken: float) -> None:
+def test_a_broken_scale_spoils_its_own_output_only(level: str, kind: str, broken: float, copies: int) -> None:
     """Weights that are not finite make their output so, whatever shares the tile with them."""
     k = 2 * block_weights(kind)
     made = matrix(kind, 20, k)[0]
-    x = normal(5, k)
+    x = normal(5 * copies, k)
     whole = matmul_packed(x, pack(kind, made.rows, k), level)
     rows = made.rows.copy()
     at = 208 if kind == "Q6_K" else 0
