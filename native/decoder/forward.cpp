@@ -15,17 +15,24 @@ namespace {
 // second-level cache. Of a prompt more than of what is generated, because its weights take long to unpack.
 constexpr std::int64_t kGeneratedBlock = 256, kPromptBlock = 512;
 
-// Gate and up together: their outputs, 32 or 64 of each row, are prepared for the next product on the spot.
-constexpr std::int64_t gate_tiles(std::int64_t rows) { return rows > kGeneratedBlock ? 2 : 4; }
-constexpr std::int64_t kGateValues = kPromptBlock * gate_tiles(kPromptBlock) * kTileRows;
-constexpr std::int64_t kTasksPerThread = 6;
+// Of so few rows a task reads memory and little else: a longer stretch of it is worth more than threads that end together.
+constexpr std::int64_t kReadingRows = 32;
+constexpr std::int64_t tasks_per_thread(std::int64_t rows) { return rows <= kReadingRows ? 3 : 6; }
+
+// Gate and up together: their outputs, 32 or more of each row, are prepared for the next product on the spot.
+constexpr std::int64_t kLeastGateTiles = 2, kMostGateTiles = 8;
+constexpr std::int64_t gate_tiles(std::int64_t rows, std::int64_t tiles, std::int64_t threads) {
+    if (rows > kReadingRows) return rows > kGeneratedBlock ? kLeastGateTiles : 4;
+    return std::clamp<std::int64_t>(tiles / (6 * threads) / 2 * 2, 4, kMostGateTiles);
+}
+constexpr std::int64_t kGateValues = kPromptBlock * kLeastGateTiles * kTileRows;
 
 // A step of so few values that every thread does the work on whole rows for itself, in memory of its own: cheaper than
 // one thread doing it in a phase more while the others wait.
 constexpr std::int64_t kFewValues = 4096;
 
 constexpr std::size_t kGateScratchBytes = 2 * kGateValues * sizeof(float);
-static_assert(kGeneratedBlock * gate_tiles(kGeneratedBlock) * kTileRows <= kGateValues);
+static_assert(std::max(kGeneratedBlock * 4, kReadingRows * kMostGateTiles) * kTileRows <= kGateValues);
 constexpr std::size_t kScratchBytes = kGateScratchBytes + std::max<std::size_t>(kMatmulPackedScratchBytes, kAttentionScratchBytes);
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -320,7 +327,7 @@ void Pass::multiply(Team& team, PreparedRows rows, const Active& active, std::in
     for (const Product& product : products) tiles += product.matrix->tiles;
     const std::int64_t blocks = blocks_of(active);
     const std::int64_t per_task =
-        std::clamp<std::int64_t>(tiles * blocks / (kTasksPerThread * team.threads()) / 2 * 2, 2, blocks > 1 ? 8 : 32);
+        std::clamp<std::int64_t>(tiles * blocks / (tasks_per_thread(active.count) * team.threads()) / 2 * 2, 2, blocks > 1 ? 8 : 32);
     std::int64_t tasks = 0;  // of one block of rows
     for (const Product& product : products) tasks += ceil_div(product.matrix->tiles, per_task);
     ArrangedRows arranged{};
@@ -403,7 +410,8 @@ void Pass::feed_forward(Team& team, const Layer& layer, PreparedRows rows, const
     std::uint8_t* rest = scratch + kGateScratchBytes;
     ArrangedRows arranged{};
     rows.arranged = &arranged;
-    const std::int64_t together = gate_tiles(active.count), width = together * kTileRows, columns = ceil_div(gate.tiles, together);
+    const std::int64_t together = gate_tiles(active.count, gate.tiles, team.threads());
+    const std::int64_t width = together * kTileRows, columns = ceil_div(gate.tiles, together);
     share(team, blocks_of(active) * columns, 1, [&](std::int64_t task, std::int64_t) noexcept {
         const RowBlock block = block_of(active, task / columns);
         const std::int64_t tile = task % columns * together, tile_end = std::min(tile + together, gate.tiles);
