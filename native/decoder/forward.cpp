@@ -326,8 +326,8 @@ void Pass::multiply(Team& team, PreparedRows rows, const Active& active, std::in
     std::int64_t tiles = 0;
     for (const Product& product : products) tiles += product.matrix->tiles;
     const std::int64_t blocks = blocks_of(active);
-    const std::int64_t per_task =
-        std::clamp<std::int64_t>(tiles * blocks / (tasks_per_thread(active.count) * team.threads()) / 2 * 2, 2, blocks > 1 ? 8 : 32);
+    const std::int64_t even = tiles * blocks / (tasks_per_thread(active.count) * team.threads());
+    const std::int64_t per_task = std::clamp<std::int64_t>(even / 2 * 2, 2, blocks > 1 ? 8 : 32);
     std::int64_t tasks = 0;  // of one block of rows
     for (const Product& product : products) tasks += ceil_div(product.matrix->tiles, per_task);
     ArrangedRows arranged{};

@@ -86,8 +86,8 @@ struct UnitBlock {
     }
 
     // Adds them, scaled, to the outputs, or begins these. Meanwhile asks for some lines of the next weights with every group.
-    static inline void add_scaled(const uint8_t* weights, const uint8_t* sums, const uint8_t* scales, int64_t count, bool begins,
-                                  float* outputs, const uint8_t* soon, int64_t lines) {
+    static inline void add_scaled(const uint8_t* weights, const uint8_t* sums, const uint8_t* scales, int64_t count,
+                                  bool begins, float* outputs, const uint8_t* soon, int64_t lines) {
         __m512 acc[R];
         for (int r = 0; r < R; ++r) acc[r] = begins ? _mm512_setzero_ps() : _mm512_load_ps(outputs + r * kTileRows);
         for (int64_t g = 0; g < count; ++g, weights += UnitGroup::kBytes, sums += kUnitSumBytes, scales += kScaleBytes) {

@@ -35,7 +35,7 @@ LEVELS = tuple(_native.levels())
 every_level = pytest.mark.parametrize("level", LEVELS)
 quantized = pytest.mark.parametrize("kind", BITS)
 floating = pytest.mark.parametrize("kind", FLOATS)
-few_or_many = pytest.mark.parametrize("copies", [1, 6])  # of some rows: kernels take few of them and many in different ways
+few_or_many = pytest.mark.parametrize("copies", [1, 6])  # of some rows: few and many take different ways
 
 # One of everything; around one tile and around the rows that kernels take at once; one block, two, and many.
 HOSTILE = [
@@ -108,7 +108,8 @@ def test_quantized_weights_follow_the_definition(level: str, kind: str, rows: in
 @every_level
 @floating
 @pytest.mark.parametrize(
-    ("rows", "n", "k"), [(r, n, k) for (r, n, _), k in zip(HOSTILE, (1, 2, 31, 32, 33, 64, 65, 7, 100, 40), strict=True)]
+    ("rows", "n", "k"),
+    [(r, n, k) for (r, n, _), k in zip(HOSTILE, (1, 2, 31, 32, 33, 64, 65, 7, 100, 40), strict=True)],
 )
 def test_float_weights_follow_the_definition(level: str, kind: str, rows: int, n: int, k: int) -> None:
     """Every shape gives the bits that the definition gives."""
