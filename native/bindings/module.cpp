@@ -53,4 +53,5 @@ NB_MODULE(_native, m) {
     bind_attention(m);
     bind_decoder(m);
     bind_limits(m);
+    bind_tokenizer(m);
 }

@@ -9,5 +9,6 @@ void bind_attention(nanobind::module_& m);
 void bind_decoder(nanobind::module_& m);
 void bind_limits(nanobind::module_& m);
 void bind_packed(nanobind::module_& m);
+void bind_tokenizer(nanobind::module_& m);
 
 }  // namespace taximeter

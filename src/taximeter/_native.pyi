@@ -136,3 +136,31 @@ class Decoder:
     @property
     def pass_bytes(self) -> int:
         """What one pass reads of the weights."""
+
+def string_starts(bytes: npt.NDArray[np.uint8], at: int, count: int, longest: int) -> npt.NDArray[np.int64] | None:
+    """Where each of `count` strings begins that lie as in a GGUF file from byte `at` on, and at last where they end;
+    None where one is cut off, longer than `longest`, or not UTF-8."""
+
+class Texts:
+    """A copy of many texts; `starts` as `string_starts` gives them."""
+
+    def __init__(self, bytes: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]) -> None: ...
+    def __len__(self) -> int: ...
+    def utf8(self, at: int) -> bytes: ...
+    def ids_of(self, names: list[str]) -> list[int]: ...
+    @property
+    def longest_characters(self) -> int: ...
+
+class MergesByScore:
+    """SentencePiece's BPE. Every array is copied. See `native_merges.merge_by_score`."""
+
+    def __init__(
+        self,
+        texts: Texts,
+        mergeable: npt.NDArray[np.bool_],
+        scores: npt.NDArray[np.float32],
+        of_bytes: npt.NDArray[np.int32],
+        unknown: int,
+    ) -> None: ...
+    def merge(self, text: str) -> list[int]: ...
+    def any_holds(self, mark: str, before: str) -> bool: ...

@@ -4,8 +4,8 @@ Byte-level BPE (`bpe`), SentencePiece's merging by score (`spm`) and Hugging Fac
 `Pieces`. Owns: the rules of each kind. Refuses to know: when a control token may be recognised, and how ids become
 text again piece by piece.
 
-The merge machine inside is the `tokenizers` library's. It is built without the control tokens, so that no text
-whatsoever can be merged into one.
+What merges is native code, or the `tokenizers` library where that was not built, and for Hugging Face's files. It is
+built without the control tokens, so that no text whatsoever can be merged into one.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Regex, models, normalizers, pre_tokenizers
-from tokenizers import Tokenizer as MergeMachine
 
+from taximeter.engine import kernels
+from taximeter.engine.names import ListedNames, Names
 from taximeter.engine.remembered_merges import WORD_ENDS, remembering
 from taximeter.engine.weights.vocabulary import Vocabulary
 from taximeter.errors import ModelFileError
@@ -104,7 +104,7 @@ class Pieces:
     """
 
     merge: Callable[[str], list[int]]
-    names: tuple[str, ...]
+    names: Names
     utf8: Callable[[int], bytes]
     control: Mapping[str, int]
     user_defined: Mapping[str, int]
@@ -123,7 +123,8 @@ def pieces_of(vocabulary: Vocabulary) -> Pieces:
 
 
 def _byte_level(vocabulary: Vocabulary) -> Pieces:
-    types = _types(vocabulary)
+    names = _names(vocabulary.tokens)
+    types = _types(vocabulary, names)
     pre = vocabulary.pre or "default"
     patterns = _WORD_PATTERNS.get(pre)
     if patterns is None:
@@ -131,70 +132,81 @@ def _byte_level(vocabulary: Vocabulary) -> Pieces:
             f"this model splits text by the rule '{pre}', which is not one of ours",
             hint=f"known rules: {', '.join(sorted(_WORD_PATTERNS))}",
         )
-    vocab = _of_types(vocabulary.tokens, types, TokenType.NORMAL, TokenType.USER_DEFINED)
-    # As `_pair`, without a call for each: there are tens of thousands, and whoever starts a server waits.
-    merges = [
-        (left, right)
-        for merge in vocabulary.merges
-        if (cut := merge.find(" ", 1)) > 0
-        and (left := merge[:cut]) in vocab
-        and (right := merge[cut + 1 :]) in vocab
-        and left + right in vocab
-    ]
-    machine = MergeMachine(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre in _WHOLE_WORDS_FIRST))
-    if pre in _COMPOSED_FIRST:
-        machine.normalizer = normalizers.NFC()
-    splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    machine.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
+    from taximeter.engine.library_merges import merge_by_rank  # noqa: PLC0415  # not every vocabulary needs it
+
+    merge = merge_by_rank(
+        _of_types(names, types, TokenType.NORMAL, TokenType.USER_DEFINED),
+        vocabulary.merges,
+        patterns,
+        composed_first=pre in _COMPOSED_FIRST,
+        whole_words_first=pre in _WHOLE_WORDS_FIRST,
+    )
     return Pieces(
-        merge=remembering(_merge(machine)),
-        names=vocabulary.tokens,
-        utf8=_utf8(vocabulary.tokens, types, _byte_level_utf8),
-        control=_of_types(vocabulary.tokens, types, TokenType.CONTROL, TokenType.UNKNOWN),
-        user_defined=_of_types(vocabulary.tokens, types, TokenType.USER_DEFINED),
+        merge=remembering(merge),
+        names=names,
+        utf8=_utf8(names, types, _byte_level_utf8),
+        control=_of_types(names, types, TokenType.CONTROL, TokenType.UNKNOWN),
+        user_defined=_of_types(names, types, TokenType.USER_DEFINED),
         space_prefix="never",
     )
 
 
 def _by_score(vocabulary: Vocabulary) -> Pieces:
-    """SentencePiece's BPE: of all adjacent pairs that make a piece, merge the one whose piece has the best score.
-
-    As merges by rank, which the library wants: every way to cut a piece into two others is a merge, ranked by the
-    piece's score. SentencePiece takes the leftmost of equal scores; two cuts of one piece can only compete where they
-    overlap, as in a run of equal characters, and there the leftmost is the one with the longer left part.
-    """
-    types = _types(vocabulary)
-    tokens, scores = vocabulary.tokens, vocabulary.scores
-    if len(scores) != len(tokens):
-        raise ModelFileError(f"the vocabulary has {len(tokens)} tokens and {len(scores)} scores")
-    mergeable = _of_types(tokens, types, TokenType.NORMAL)
-    merges = [
-        (piece[:cut], piece[cut:])
-        for piece in sorted(mergeable, key=lambda piece: scores[mergeable[piece]], reverse=True)
-        for cut in range(len(piece) - 1, 0, -1)
-        if piece[:cut] in mergeable and piece[cut:] in mergeable
-    ]
-    vocab = mergeable | _of_types(tokens, types, TokenType.BYTE)
-    unknown = None if vocabulary.unk_id is None else tokens[vocabulary.unk_id]
-    if unknown is not None:
-        vocab[unknown] = cast(int, vocabulary.unk_id)
-    machine = MergeMachine(models.BPE(vocab=vocab, merges=merges, byte_fallback=True, unk_token=unknown))
-    machine_merge = _merge(machine)
+    """SentencePiece's BPE: of all adjacent pairs that make a piece, merge the one whose piece has the best score, the
+    leftmost of equals."""
+    names = _names(vocabulary.tokens)
+    types = _types(vocabulary, names)
+    scores = np.asarray(vocabulary.scores, np.float32)
+    if len(scores) != len(names):
+        raise ModelFileError(f"the vocabulary has {len(names)} tokens and {len(scores)} scores")
+    merge_marked, reaches_over = _score_machine(names, types, scores, vocabulary.unk_id)
 
     def merge(text: str) -> list[int]:
-        return machine_merge(text.replace(" ", SPACE_MARK))
+        return merge_marked(text.replace(" ", SPACE_MARK))
 
     # A text is one long word here: whether merges reach from one word into the next is up to the pieces there are.
-    reaches_over = re.search(WORD_ENDS + SPACE_MARK, "\n".join(mergeable))
     return Pieces(
         merge=merge if reaches_over else remembering(merge),
-        names=tokens,
-        utf8=_utf8(tokens, types, _space_mark_utf8),
-        control=_of_types(tokens, types, TokenType.CONTROL, TokenType.UNKNOWN),
-        user_defined=_of_types(tokens, types, TokenType.USER_DEFINED),
+        names=names,
+        utf8=_utf8(names, types, _space_mark_utf8),
+        control=_of_types(names, types, TokenType.CONTROL, TokenType.UNKNOWN),
+        user_defined=_of_types(names, types, TokenType.USER_DEFINED),
         space_prefix="each" if vocabulary.add_space_prefix else "never",
     )
+
+
+def _score_machine(
+    names: Names, types: _Types, scores: npt.NDArray[np.float32], unknown: int | None
+) -> tuple[Callable[[str], list[int]], bool]:
+    """What merges text whose spaces are marked, and whether it may merge over the end of a word."""
+    if not kernels.is_built():
+        from taximeter.engine import library_merges  # noqa: PLC0415  # a large library
+
+        mergeable = _of_types(names, types, TokenType.NORMAL)
+        of_bytes = _of_types(names, types, TokenType.BYTE)
+        special = {} if unknown is None else {names[unknown]: unknown}
+        merge = library_merges.merge_by_score(mergeable, scores, of_bytes, special)
+        return merge, re.search(WORD_ENDS + SPACE_MARK, "\n".join(mergeable)) is not None
+    from taximeter.engine import native_merges  # noqa: PLC0415  # it may be missing
+
+    return native_merges.merge_by_score(
+        names,
+        mergeable=types == TokenType.NORMAL,
+        scores=scores,
+        of_bytes=_ids_of_bytes(names, types),
+        unknown=unknown,
+        space_mark=SPACE_MARK,
+        word_end=WORD_ENDS,
+    )
+
+
+def _ids_of_bytes(names: Names, types: _Types) -> npt.NDArray[np.int32]:
+    """The token of each byte, or -1."""
+    ids = np.full(256, -1, np.int32)
+    for token_id in names.ids_of({f"<0x{byte:02X}>" for byte in range(256)}):
+        if types[token_id] == TokenType.BYTE:
+            ids[int(names[token_id][3:5], 16)] = token_id
+    return ids
 
 
 def _from_file(vocabulary: Vocabulary) -> Pieces:
@@ -235,13 +247,11 @@ def _of_document(data: dict[str, Any]) -> Pieces:
     model["merges"] = [pair for pair in pairs if special.isdisjoint((*pair, "".join(pair)))]
     prefix = _take_space_prefix(data)
     data |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
-    try:
-        machine = MergeMachine.from_str(json.dumps(data))
-    except Exception as error:  # the library raises bare Exception for every kind of damage
-        raise ValueError(str(error)) from error
+    from taximeter.engine.library_merges import merge_as_written  # noqa: PLC0415  # not every vocabulary needs it
+
     return Pieces(
-        merge=_merge(machine),
-        names=tuple(names),
+        merge=merge_as_written(json.dumps(data)),
+        names=ListedNames(names),
         utf8=_utf8(names, types, _byte_level_utf8 if byte_level else _space_mark_utf8),
         control=_of_types(names, types, TokenType.CONTROL),
         user_defined=_of_types(names, types, TokenType.USER_DEFINED),
@@ -281,20 +291,28 @@ def _take_space_prefix(data: dict[str, Any]) -> Literal["never", "first", "each"
     return rule
 
 
-def _types(vocabulary: Vocabulary) -> _Types:
+def _names(tokens: Sequence[str]) -> Names:
+    if not kernels.is_built():
+        return ListedNames(tokens)
+    from taximeter.engine.native_merges import NativeNames  # noqa: PLC0415  # it may be missing
+
+    return NativeNames(tokens)
+
+
+def _types(vocabulary: Vocabulary, names: Names) -> _Types:
     """One type per token: the file's word, except for names that are control tokens whatever the file says."""
-    tokens, given = vocabulary.tokens, vocabulary.token_types or (TokenType.NORMAL,) * len(vocabulary.tokens)
-    if len(given) != len(tokens):
-        raise ModelFileError(f"the vocabulary has {len(tokens)} tokens and {len(given)} token types")
-    longest = max(map(len, tokens), default=0)
+    given = np.asarray(vocabulary.token_types)
+    kinds = given if len(given) else np.full(len(names), TokenType.NORMAL)
+    if len(kinds) != len(names):
+        raise ModelFileError(f"the vocabulary has {len(names)} tokens and {len(kinds)} token types")
+    longest = names.longest_characters
     if longest > _LONGEST_TOKEN_CHARACTERS:
         raise ModelFileError(
             f"the vocabulary has a token of {longest:,} characters; {_LONGEST_TOKEN_CHARACTERS:,} is the most we take",
             hint="the file is damaged; fetch the model again",
         )
-    kinds = np.array(given)
     types = np.where(np.isin(kinds, list(TokenType)), kinds, TokenType.UNUSED).astype(np.uint8)
-    types[[token_id for token_id, name in enumerate(tokens) if name in _CONTROL_NAMES]] = TokenType.CONTROL
+    types[names.ids_of(_CONTROL_NAMES)] = TokenType.CONTROL
     return types
 
 
@@ -307,14 +325,6 @@ def _pair(merge: str) -> tuple[str, str]:
     """The two sides of a merge written in one string. The space between is never its first character."""
     cut = merge.find(" ", 1)
     return (merge[:cut], merge[cut + 1 :]) if cut > 0 else (merge, "")
-
-
-def _merge(machine: MergeMachine) -> Callable[[str], list[int]]:
-    # A batch of one: unlike `encode` it lets other threads run meanwhile, and it does not work out character offsets.
-    def merge(text: str) -> list[int]:
-        return machine.encode_batch_fast([text], add_special_tokens=False)[0].ids
-
-    return merge
 
 
 def _utf8(names: Sequence[str], types: _Types, of_normal: Callable[[str], bytes]) -> Callable[[int], bytes]:

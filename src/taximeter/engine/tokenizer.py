@@ -55,7 +55,7 @@ class Tokenizer:
     @cached_property
     def longest_token_characters(self) -> int:
         """No token stands for more characters of a text: what files call one is at least as long as its text."""
-        return max(map(len, self._pieces.names))
+        return self._pieces.names.longest_characters
 
     @property
     def control(self) -> TokenMatcher:

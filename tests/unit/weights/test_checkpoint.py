@@ -109,22 +109,26 @@ def test_raw_tensors_are_the_stored_numbers(name: str) -> None:
 
 @pytest.mark.parametrize("form", ["", "model.gguf"])
 def test_a_closed_checkpoint_lets_go_of_its_files(form: str) -> None:
-    """Views taken before stay good and keep the file mapped; the mapping ends with the last of them."""
+    """Views taken before, a vocabulary's lists among them, stay good and keep the file mapped; the mapping ends with the
+    last of them."""
     checkpoint = open_checkpoint(GOLDEN / "tiny_qwen3" / form)
-    raw = checkpoint.raw("output_norm.weight")
+    raw, vocabulary = checkpoint.raw("output_norm.weight"), checkpoint.vocabulary()
     mapping = mapping_of(raw)
     before = raw.dequantized()
     checkpoint.close()
     checkpoint.close()
     np.testing.assert_array_equal(raw.dequantized(), before)
+    assert vocabulary.tokens[1:2] == (["<s>"] if form else ())
     assert mapping() is not None
-    del raw
+    del raw, vocabulary
     assert mapping() is None
     for read in (checkpoint.tensor, checkpoint.raw):
         with pytest.raises(ValueError, match="has been closed"):
             read("output_norm.weight")
+    if form:
+        with pytest.raises(ValueError, match="has been closed"):
+            checkpoint.vocabulary()
     assert checkpoint.config.architecture == "qwen3"
-    assert checkpoint.vocabulary().eos_id == 2
 
 
 def mapping_of(raw: RawTensor) -> weakref.ref[mmap.mmap]:

@@ -391,8 +391,8 @@ def test_a_byte_level_vocabulary(opened: Open) -> None:
     }
     vocabulary = opened(metadata).vocabulary()
     assert (vocabulary.kind, vocabulary.pre) == ("bpe", "gpt-2")
-    assert vocabulary.tokens == ("<s>", "</s>", "a", "b")
-    assert (vocabulary.merges, vocabulary.token_types) == (("a b",), (3, 3, 1, 1))
+    assert [*vocabulary.tokens] == ["<s>", "</s>", "a", "b"]
+    assert ([*vocabulary.merges], [*vocabulary.token_types]) == (["a b"], [3, 3, 1, 1])
     assert (vocabulary.bos_id, vocabulary.eos_id, vocabulary.eot_id) == (0, 1, 2)
     assert (vocabulary.unk_id, vocabulary.stop_ids) == (3, (1, 2))
     assert (vocabulary.add_bos, vocabulary.add_space_prefix) == (False, False)
@@ -403,7 +403,7 @@ def test_a_sentencepiece_vocabulary(opened: Open) -> None:
     """Scores per token; BOS and a leading space unless the file says no."""
     metadata = dict(METADATA) | {"tokenizer.ggml.model": "llama", "tokenizer.ggml.scores": [0.0, 0.0, -1.0, -2.5]}
     vocabulary = opened(metadata).vocabulary()
-    assert (vocabulary.kind, vocabulary.scores) == ("spm", (0.0, 0.0, -1.0, -2.5))
+    assert (vocabulary.kind, [*vocabulary.scores]) == ("spm", [0.0, 0.0, -1.0, -2.5])
     assert (vocabulary.add_bos, vocabulary.add_space_prefix) == (True, True)
     without = opened(metadata | {"tokenizer.ggml.add_space_prefix": False, "tokenizer.ggml.add_bos_token": False})
     assert (without.vocabulary().add_bos, without.vocabulary().add_space_prefix) == (False, False)

@@ -9,6 +9,7 @@ that this processor runs is chosen at the first call; `TAXIMETER_CPU_LEVEL` may 
 """
 
 from taximeter.engine.kernels.choice import (
+    is_built,
     level,
     levels,
     native_level,
@@ -26,6 +27,7 @@ from taximeter.engine.kernels.rope import rope
 
 __all__ = [
     "gelu_tanh_mul",
+    "is_built",
     "kv_write",
     "level",
     "levels",

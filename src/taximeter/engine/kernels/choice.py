@@ -62,6 +62,11 @@ def native_level() -> str | None:
     return None if name == _REFERENCE else name.removeprefix(_PREFIX)
 
 
+def is_built() -> bool:
+    """Whether native code can be imported, whatever the level in use: not all of it is kernels."""
+    return isinstance(_native, ModuleType)
+
+
 def threads() -> int:
     """How many threads a native kernel uses, the caller's among them. The reference path leaves that to BLAS."""
     return _native.threads() if isinstance(_native, ModuleType) else 1

@@ -53,8 +53,8 @@ class Checkpoint(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the mapped files, so that their pages leave this process once the last raw view is gone. Config and
-        vocabulary stay; asking for another tensor is a ValueError."""
+        """Let go of the mapped files, so that their pages leave this process once the last raw view and vocabulary are
+        gone. Config stays; asking for another tensor is a ValueError, and asking a GGUF file for a vocabulary."""
         ...
 
     def vocabulary(self) -> Vocabulary:

@@ -8,8 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
+import numpy as np
+import numpy.typing as npt
+
+from taximeter.engine.weights.texts import Texts
 from taximeter.errors import ModelFileError
 
 _T = TypeVar("_T")
@@ -88,14 +92,26 @@ class Fields:
             return value
         raise self._wrong(name, "text")
 
-    def optional_texts(self, name: str) -> tuple[str, ...] | None:
-        return self._optional_list(name, str, "a list of texts")
+    def optional_texts(self, name: str) -> Sequence[str] | None:
+        value = self._values.get(name)
+        return value if isinstance(value, Texts) else self._optional_list(name, str, "a list of texts")
 
     def optional_wholes(self, name: str) -> tuple[int, ...] | None:
         return self._optional_list(name, int, "a list of whole numbers")
 
-    def optional_numbers(self, name: str) -> tuple[float, ...] | None:
-        return self._optional_list(name, float, "a list of numbers")
+    def optional_array(self, name: str, kinds: str, what: str) -> npt.NDArray[Any] | None:
+        """A list of numbers as the file has them, which is not copied; of a dtype whose kind is one of `kinds`."""
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if isinstance(value, np.ndarray):
+            array = cast("npt.NDArray[Any]", value)
+            if array.dtype.kind in kinds or not len(array):
+                return array
+        raise self._wrong(name, what)
+
+    def is_list(self, name: str) -> bool:
+        return isinstance(self._values.get(name), list | np.ndarray | Texts)
 
     def optional_section(self, name: str) -> Fields | None:
         """The object called `name`, as fields of its own."""
@@ -121,6 +137,8 @@ class Fields:
         value = self._values.get(name)
         if value is None:
             return None
+        if isinstance(value, np.ndarray):
+            value = cast("npt.NDArray[Any]", value).tolist()
         if isinstance(value, Sequence) and not isinstance(value, str):
             items = cast("Sequence[object]", value)
             checked = tuple(item for item in items if isinstance(item, kind))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,8 +23,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from taximeter.engine import kernels
 from taximeter.engine.weights.dequantize import GGML_TYPES, TensorType
 from taximeter.engine.weights.fields import shown
+from taximeter.engine.weights.texts import LENGTH_BYTES, Texts
 from taximeter.errors import ModelFileError
 
 _MAGIC = b"GGUF"
@@ -87,7 +90,8 @@ class GGUFTensor:
 class GGUFFile:
     """One GGUF file, mapped until `close` or for as long as this object lives.
 
-    `metadata` values are bool, int, float, str, or a list of one of those. Raises `ModelFileError` for anything that is
+    `metadata` values are bool, int, float, str, an array of numbers or flags, or `Texts`. Lists are views of the file:
+    take what is wanted of them before `close`. Raises `ModelFileError` for anything that is
     not a sound GGUF file of a supported version holding supported tensor types.
     """
 
@@ -111,8 +115,9 @@ class GGUFFile:
         return np.frombuffer(self._map, dtype=np.uint8, count=tensor.size_bytes, offset=tensor.start)
 
     def close(self) -> None:
-        """Let go of the mapping; it ends with the last view of it. Metadata stays."""
+        """Let go of the mapping and of all metadata; the mapping ends with the last view of it. Tensors stay known."""
         self._map = None
+        self.metadata = {}
 
 
 class _HeaderReader:
@@ -120,6 +125,7 @@ class _HeaderReader:
 
     def __init__(self, buffer: mmap.mmap) -> None:
         self._buffer = buffer
+        self._bytes = np.frombuffer(buffer, np.uint8)
         self._size = len(buffer)
         self._at = 0
 
@@ -151,7 +157,7 @@ class _HeaderReader:
             elif kind == _ARRAY:
                 metadata[key] = self._array(key)
             else:
-                metadata[key] = self._scalars(kind, 1, key)[0]
+                metadata[key] = self._scalars(kind, 1, key)[0].item()
         return metadata
 
     def tensors(self, count: int, metadata: Mapping[str, object]) -> Mapping[str, GGUFTensor]:
@@ -199,14 +205,14 @@ class _HeaderReader:
             raise _damaged(f"tensor {shown(name)} has rows of {shape[-1]}, not whole blocks of {kind.name}")
         return shape, kind, offset
 
-    def _array(self, key: str) -> list[object]:
+    def _array(self, key: str) -> Texts | npt.NDArray[np.generic]:
         kind = self._u32()
         count = self._u64()
         if kind == _ARRAY:
             raise ModelFileError(f"the key {shown(key)} holds arrays in an array", hint="no known model file does")
         return self._strings(count, key) if kind == _STRING else self._scalars(kind, count, key)
 
-    def _scalars(self, kind: int, count: int, key: str) -> list[object]:
+    def _scalars(self, kind: int, count: int, key: str) -> npt.NDArray[np.generic]:
         dtype = _SCALARS.get(kind)
         if dtype is None:
             raise _damaged(f"the key {shown(key)} has the unknown type {kind}")
@@ -217,17 +223,33 @@ class _HeaderReader:
             if count and values.max() > 1:
                 raise _damaged(f"the key {shown(key)} is neither true nor false")
             values = values.astype(np.bool_)
-        return values.tolist()
+        return values
 
-    def _strings(self, count: int, key: str) -> list[object]:
-        """The one loop that matters for speed: a vocabulary has hundreds of thousands of strings."""
-        self._promised(count, 8, _MOST_VALUES, f"values of {shown(key)}")
+    def _strings(self, count: int, key: str) -> Texts:
+        """The one place that matters for speed: a vocabulary and its merges are hundreds of thousands of strings."""
+        self._promised(count, LENGTH_BYTES, _MOST_VALUES, f"values of {shown(key)}")
+        starts = self._starts_natively(count)
+        if starts is None:  # no native code, or something is wrong, and this says what
+            starts = self._starts(count, key)
+        self._at = int(starts[-1])
+        return Texts(self._bytes, starts)
+
+    def _starts_natively(self, count: int) -> npt.NDArray[np.int64] | None:
+        if not kernels.is_built():
+            return None
+        from taximeter import _native  # noqa: PLC0415  # it may be missing
+
+        return _native.string_starts(self._bytes, self._at, count, _LONGEST_STRING_BYTES)
+
+    def _starts(self, count: int, key: str) -> npt.NDArray[np.int64]:
+        """Where each string's length begins, and where the last string ends."""
         buffer, size, at = self._buffer, self._size, self._at
         length_at = struct.Struct("<Q").unpack_from
-        strings: list[object] = []
+        starts = array("q")
         try:
             for _ in range(count):
-                start = at + 8
+                starts.append(at)
+                start = at + LENGTH_BYTES
                 at = start + length_at(buffer, at)[0]
                 if at > size:
                     raise _truncated(f"values of {shown(key)}")
@@ -235,13 +257,13 @@ class _HeaderReader:
                     raise _damaged(
                         f"a value of {shown(key)} is longer than the {_LONGEST_STRING_BYTES} bytes any needs"
                     )
-                strings.append(buffer[start:at].decode())
+                buffer[start:at].decode()
         except struct.error as error:
             raise _truncated(f"values of {shown(key)}") from error
         except UnicodeDecodeError as error:
             raise _damaged(f"a value of {shown(key)} is not UTF-8") from error
-        self._at = at
-        return strings
+        starts.append(at)
+        return np.array(starts, np.int64)
 
     def _string(self) -> str:
         length = self._u64()

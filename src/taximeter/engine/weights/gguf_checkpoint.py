@@ -56,8 +56,8 @@ class GGUFCheckpoint:
 
     def __init__(self, path: Path) -> None:
         self._file = GGUFFile(path)
-        self._fields = Fields(self._file.metadata, path.name)
-        self._config = _config(self._fields, self._file)
+        self._is_closed = False
+        self._config = _config(self._fields(), self._file)
         self._tensors = {name: tensor for name, tensor in self._file.tensors.items() if name != _ROPE_FACTORS}
         check_tensors(self._config, {name: tensor.shape for name, tensor in self._tensors.items()})
         for name, tensor in self._tensors.items():
@@ -95,9 +95,15 @@ class GGUFCheckpoint:
 
     def close(self) -> None:
         self._file.close()
+        self._is_closed = True
 
     def vocabulary(self) -> Vocabulary:
-        return _vocabulary(self._fields, self._config.vocab_size)
+        if self._is_closed:
+            raise ValueError(f"{self.path.name} has been closed")
+        return _vocabulary(self._fields(), self._config.vocab_size)
+
+    def _fields(self) -> Fields:
+        return Fields(self._file.metadata, self.path.name)
 
 
 def _half_split_rows(config: ModelConfig, heads: int) -> npt.NDArray[np.intp]:
@@ -164,7 +170,7 @@ def _config(fields: Fields, file: GGUFFile) -> ModelConfig:
 
 def _same_in_all_layers(keys: Fields, name: str, default: int | None = None) -> int:
     """A number that may be given once or per layer, but must then be the same in all."""
-    if not isinstance(keys.value(name), list):
+    if not keys.is_list(name):
         return keys.whole(name, default)
     values = set(keys.optional_wholes(name) or ())
     if len(values) != 1:
@@ -210,7 +216,7 @@ def _sliding(keys: Fields, layers: int, usual_pattern: int | None) -> tuple[int 
     name = "attention.sliding_window_pattern"
     if window == 0:
         sliding = sliding_pattern(layers, 1)
-    elif isinstance(keys.value(name), list):
+    elif keys.is_list(name):
         sliding = tuple(bool(slides) for slides in keys.optional_wholes(name) or ())
     else:
         sliding = sliding_pattern(layers, keys.whole(name, usual_pattern))
@@ -227,14 +233,14 @@ def _vocabulary(fields: Fields, vocab_size: int) -> Vocabulary:
             hint="supported kinds: gpt2 (byte-level BPE) and llama (SentencePiece)",
         )
     tokens = keys.optional_texts("tokens") or ()
-    scores = keys.optional_numbers("scores") or ()
-    token_types = keys.optional_wholes("token_type") or ()
+    scores = keys.optional_array("scores", "f", "a list of numbers")
+    token_types = keys.optional_array("token_type", "iu", "a list of whole numbers")
     if not 0 < len(tokens) <= vocab_size:
         raise impossible(f"{len(tokens)} tokens for an embedding of {vocab_size} rows")
     for what, values in (("scores", scores), ("token types", token_types)):
-        if values and len(values) != len(tokens):
+        if values is not None and len(values) not in (0, len(tokens)):
             raise impossible(f"{len(values)} {what} for {len(tokens)} tokens")
-    if model == "llama" and not scores:
+    if model == "llama" and (scores is None or not len(scores)):
         raise impossible("a SentencePiece vocabulary without scores")
 
     def token_id(name: str) -> int | None:
@@ -249,8 +255,8 @@ def _vocabulary(fields: Fields, vocab_size: int) -> Vocabulary:
         kind="spm" if spm else "bpe",
         tokens=tokens,
         merges=keys.optional_texts("merges") or (),
-        scores=scores,
-        token_types=token_types,
+        scores=() if scores is None else scores,
+        token_types=() if token_types is None else token_types,
         pre=pre,
         bos_id=token_id("bos"),
         eos_id=eos_id,

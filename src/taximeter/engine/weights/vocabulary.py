@@ -5,9 +5,13 @@ Owns: the record. Refuses to know: how text becomes tokens, and what a template 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 VocabularyKind = Literal["bpe", "spm", "json"]
 
@@ -26,10 +30,10 @@ class Vocabulary:
     """
 
     kind: VocabularyKind
-    tokens: tuple[str, ...] = ()
-    merges: tuple[str, ...] = ()
-    scores: tuple[float, ...] = ()
-    token_types: tuple[int, ...] = ()
+    tokens: Sequence[str] = ()
+    merges: Sequence[str] = ()
+    scores: Sequence[float] | npt.NDArray[np.floating[Any]] = ()
+    token_types: Sequence[int] | npt.NDArray[np.integer[Any]] = ()
     pre: str | None = None
     bos_id: int | None = None
     eos_id: int | None = None

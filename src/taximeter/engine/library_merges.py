@@ -1,0 +1,83 @@
+"""Merging by the `tokenizers` library: for Hugging Face's own files, and where native code was not built.
+
+Owns: our rules in the library's words. Refuses to know: which tokens a text may become, which are whole words to us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+_Merge = Callable[[str], list[int]]
+
+
+def merge_by_rank(
+    vocab: dict[str, int],
+    merges: Sequence[str],
+    patterns: Sequence[str],
+    *,
+    composed_first: bool,
+    whole_words_first: bool,
+) -> _Merge:
+    """Byte-level BPE: text cut into words by one pattern after the other, each merged by the ranks of `merges`."""
+    # As `pair`, without a call for each: there are tens of thousands, and whoever starts a server waits.
+    pairs = [
+        (left, right)
+        for merge in merges
+        if (cut := merge.find(" ", 1)) > 0
+        and (left := merge[:cut]) in vocab
+        and (right := merge[cut + 1 :]) in vocab
+        and left + right in vocab
+    ]
+    machine = Tokenizer(models.BPE(vocab=vocab, merges=pairs, ignore_merges=whole_words_first))
+    if composed_first:
+        machine.normalizer = normalizers.NFC()
+    splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    machine.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
+    return _merge(machine)
+
+
+def merge_by_score(
+    mergeable: Mapping[str, int],
+    scores: npt.NDArray[np.float32],
+    of_bytes: Mapping[str, int],
+    unknown: Mapping[str, int],
+) -> _Merge:
+    """SentencePiece's BPE as merges by rank, which the library wants: every way to cut a piece into two others is a
+    merge, ranked by the piece's score.
+
+    SentencePiece takes the leftmost of equal scores; two cuts of one piece can only compete where they overlap, as in a
+    run of equal characters, and there the leftmost is the one with the longer left part. Of different pieces with one
+    score the library takes the lower id instead, wherever it stands, and no piece has a part that is none: real
+    vocabularies are not affected. `unknown` is the token for what is none and has no bytes, if there is one.
+    """
+    merges = [
+        (piece[:cut], piece[cut:])
+        for piece in sorted(mergeable, key=lambda piece: scores[mergeable[piece]], reverse=True)
+        for cut in range(len(piece) - 1, 0, -1)
+        if piece[:cut] in mergeable and piece[cut:] in mergeable
+    ]
+    vocab = {**mergeable, **of_bytes, **unknown}
+    name = next(iter(unknown), None)
+    return _merge(Tokenizer(models.BPE(vocab=vocab, merges=merges, byte_fallback=True, unk_token=name)))
+
+
+def merge_as_written(tokenizer_json: str) -> _Merge:
+    """As a tokenizer.json says. Raises ValueError for what is none."""
+    try:
+        machine = Tokenizer.from_str(tokenizer_json)
+    except Exception as error:  # the library raises bare Exception for every kind of damage
+        raise ValueError(str(error)) from error
+    return _merge(machine)
+
+
+def _merge(machine: Tokenizer) -> _Merge:
+    # A batch of one: unlike `encode` it lets other threads run meanwhile, and it does not work out character offsets.
+    def merge(text: str) -> list[int]:
+        return machine.encode_batch_fast([text], add_special_tokens=False)[0].ids
+
+    return merge
