@@ -4,13 +4,18 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "bindings/arrays.h"
 #include "bindings/module.h"
+#include "tokenizer/merges_by_rank.h"
 #include "tokenizer/merges_by_score.h"
 #include "tokenizer/texts.h"
+#include "tokenizer/words.h"
 
 namespace taximeter {
 namespace {
@@ -20,7 +25,7 @@ using std::int64_t;
 using std::size_t;
 
 // What is shorter is merged before anybody who waits for the interpreter could have taken it.
-constexpr size_t kLongBytes = 4096;
+constexpr size_t kLongBytes = 1024;
 
 template <typename T>
 std::span<const T> flat(const char* name, const Input& array) {
@@ -65,6 +70,35 @@ std::vector<int64_t> ids_of(const Texts& texts, const std::vector<nb::str>& name
     return ids;
 }
 
+std::span<const int32_t> token_ids(const char* name, const Input& array, const Texts& texts) {
+    const auto ids = flat<int32_t>(name, array);
+    for (const int32_t id : ids)
+        if (id < kNone || id >= static_cast<int64_t>(texts.size())) refuse(std::string(name) + " has a token that is not there");
+    return ids;
+}
+
+std::vector<WordStep> word_steps(const std::vector<nb::str>& names) {
+    std::vector<WordStep> steps;
+    for (const nb::str& name : names) {
+        const auto step = word_step_named(utf8_of(name));
+        if (!step) refuse("no way to cut text into words has that name");
+        steps.push_back(*step);
+    }
+    return steps;
+}
+
+// One cut after the other as a whole, for tests.
+std::vector<nb::str> words(const std::vector<nb::str>& steps, const nb::str& text) {
+    const std::string_view utf8 = utf8_of(text);
+    std::vector<nb::str> made;
+    size_t begin = 0;
+    for (const std::uint32_t end : word_ends(utf8, word_steps(steps))) {
+        made.push_back(nb::str(utf8.data() + begin, end - begin));
+        begin = end;
+    }
+    return made;
+}
+
 template <typename Merges>
 std::vector<int32_t> merge(const Merges& merges, const nb::str& text) {
     const std::string_view utf8 = utf8_of(text);
@@ -80,7 +114,10 @@ void bind_tokenizer(nb::module_& m) {
     nb::class_<Texts>(m, "Texts")
         .def("__init__",
              [](Texts* made, const Input& bytes, const Input& starts) {
-                 new (made) Texts(flat<std::uint8_t>("bytes", bytes), flat<int64_t>("starts", starts));
+                 const auto from = flat<std::uint8_t>("bytes", bytes);
+                 const auto where = flat<int64_t>("starts", starts);
+                 const nb::gil_scoped_release released;
+                 new (made) Texts(from, where);
              },
              nb::arg("bytes").noconvert(), nb::arg("starts").noconvert())
         .def("__len__", &Texts::size)
@@ -92,24 +129,40 @@ void bind_tokenizer(nb::module_& m) {
              nb::arg("at"))
         .def("ids_of", &ids_of, nb::arg("names"))
         .def_prop_ro("longest_characters", &Texts::longest_characters);
+    m.def("words", &words, nb::arg("steps"), nb::arg("text"));
+    nb::class_<MergesByRank>(m, "MergesByRank")
+        .def("__init__",
+             [](MergesByRank* made, std::shared_ptr<const Texts> texts, const Input& mergeable, const Texts& merges,
+                const Input& of_bytes, const Texts& alphabet, const std::vector<nb::str>& steps, bool whole_words) {
+                 const auto bytes = token_ids("of_bytes", of_bytes, *texts);
+                 const auto wanted = flat<bool>("mergeable", mergeable);
+                 auto cuts = word_steps(steps);
+                 const nb::gil_scoped_release released;
+                 new (made) MergesByRank(std::move(texts), wanted, merges, bytes, alphabet, std::move(cuts), whole_words);
+             },
+             nb::arg("texts"), nb::arg("mergeable").noconvert(), nb::arg("merges"), nb::arg("of_bytes").noconvert(),
+             nb::arg("alphabet"), nb::arg("steps"), nb::arg("whole_words"))
+        .def("merge", &merge<MergesByRank>, nb::arg("text"));
     nb::class_<MergesByScore>(m, "MergesByScore")
         .def("__init__",
              [](MergesByScore* made, std::shared_ptr<const Texts> texts, const Input& mergeable, const Input& scores,
                 const Input& of_bytes, int32_t unknown) {
-                 const auto highest = static_cast<int64_t>(texts->size());
-                 const auto bytes = flat<int32_t>("of_bytes", of_bytes);
-                 for (const int32_t id : bytes)
-                     if (id < kNone || id >= highest) refuse("of_bytes names a token that is not there");
-                 if (unknown < kNone || unknown >= highest) refuse("unknown is a token that is not there");
-                 new (made) MergesByScore(std::move(texts), flat<bool>("mergeable", mergeable), flat<float>("scores", scores),
-                                          bytes, unknown);
+                 const auto bytes = token_ids("of_bytes", of_bytes, *texts);
+                 if (unknown < kNone || unknown >= static_cast<int64_t>(texts->size()))
+                     refuse("unknown is a token that is not there");
+                 const auto wanted = flat<bool>("mergeable", mergeable);
+                 const auto of_pieces = flat<float>("scores", scores);
+                 const nb::gil_scoped_release released;
+                 new (made) MergesByScore(std::move(texts), wanted, of_pieces, bytes, unknown);
              },
              nb::arg("texts"), nb::arg("mergeable").noconvert(), nb::arg("scores").noconvert(), nb::arg("of_bytes").noconvert(),
              nb::arg("unknown"))
         .def("merge", &merge<MergesByScore>, nb::arg("text"))
         .def("any_holds",
              [](const MergesByScore& merges, const nb::str& mark, const nb::str& before) {
-                 return merges.any_holds(utf8_of(mark), utf8_of(before));
+                 const std::string_view wanted = utf8_of(mark), ends = utf8_of(before);
+                 const nb::gil_scoped_release released;
+                 return merges.any_holds(wanted, ends);
              },
              nb::arg("mark"), nb::arg("before"));
 }

@@ -8,7 +8,11 @@
 #include <utility>
 
 namespace taximeter {
-namespace {
+
+std::uint64_t random_seed() {
+    std::random_device random;
+    return std::uint64_t{random()} << 32 | random();
+}
 
 std::uint64_t mixed(std::uint64_t x) noexcept {
     x = (x ^ (x >> 32)) * 0xD6E8FEB86659FD93u;
@@ -16,12 +20,9 @@ std::uint64_t mixed(std::uint64_t x) noexcept {
     return x ^ (x >> 32);
 }
 
-}  // namespace
-
-TextIndex::TextIndex(std::shared_ptr<const Texts> texts, std::span<const bool> wanted) : texts_(std::move(texts)) {
+TextIndex::TextIndex(std::shared_ptr<const Texts> texts, std::span<const bool> wanted)
+    : texts_(std::move(texts)), seed_(random_seed()) {
     if (wanted.size() != texts_->size()) throw std::invalid_argument("a choice for each text is needed");
-    std::random_device random;
-    seed_ = std::uint64_t{random()} << 32 | random();
     const auto count = static_cast<std::size_t>(std::count(wanted.begin(), wanted.end(), true));
     slots_.assign(std::bit_ceil(2 * count + 2), {0, kNone});
     const std::size_t last = slots_.size() - 1;

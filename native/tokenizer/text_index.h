@@ -13,8 +13,12 @@ namespace taximeter {
 
 constexpr std::int32_t kNone = -1;
 
-// A hash table with open addressing. Its hash begins with a number drawn at random, so that no file can be made for which
-// everything collides.
+// What a hash begins with: drawn at random, so that no file can be made for which everything collides.
+std::uint64_t random_seed();
+// Every bit of it depends on every bit of `x`.
+std::uint64_t mixed(std::uint64_t x) noexcept;
+
+// A hash table with open addressing.
 class TextIndex {
 public:
     // Of the tokens that `wanted` has true for; of those with equal texts the last one counts, and empty ones not at all.

@@ -151,6 +151,24 @@ class Texts:
     @property
     def longest_characters(self) -> int: ...
 
+def words(steps: list[str], text: str) -> list[str]:
+    """A text cut by one step after the other. See `library_merges.WORD_PATTERNS`."""
+
+class MergesByRank:
+    """Byte-level BPE. Everything is copied. See `native_merges.merge_by_rank`."""
+
+    def __init__(
+        self,
+        texts: Texts,
+        mergeable: npt.NDArray[np.bool_],
+        merges: Texts,
+        of_bytes: npt.NDArray[np.int32],
+        alphabet: Texts,
+        steps: list[str],
+        whole_words: bool,
+    ) -> None: ...
+    def merge(self, text: str) -> list[int]: ...
+
 class MergesByScore:
     """SentencePiece's BPE. Every array is copied. See `native_merges.merge_by_score`."""
 

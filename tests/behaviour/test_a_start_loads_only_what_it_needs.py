@@ -11,8 +11,8 @@ import pytest
 
 from tests.engine_harness import TINY_LLAMA
 
-# For migrations, questions to the ledger, published prices, prescribed forms, hubs and terminals; and what comes along
-# with some of them.
+# For migrations, questions to the ledger, published prices, prescribed forms, hubs, terminals and tokenizer.json; and
+# what comes along with some of them.
 LATER = (
     "alembic",
     "genai_prices",
@@ -22,6 +22,7 @@ LATER = (
     "pydantic",
     "sqlalchemy",
     "filelock",
+    "tokenizers",
     "importlib.metadata",
 )
 
@@ -31,7 +32,7 @@ from taximeter.cli import main
 from taximeter.serve import House
 from taximeter.settings import Settings
 
-House.open(Settings.load(), [{str(TINY_LLAMA)!r}]).ledger.close()
+House.open(Settings.load(), [{str(TINY_LLAMA / "model.gguf")!r}]).ledger.close()
 print(*(name for name in {LATER!r} if name in sys.modules))
 """
 

@@ -29,7 +29,6 @@ from taximeter.engine.chat_template import ChatTemplate
 from taximeter.engine.core import BACKEND_NAME, Deliver, EngineCore, EngineOptions
 from taximeter.engine.kv_cache import PoolCensus
 from taximeter.engine.loading import Loadings
-from taximeter.engine.tokenizer import Tokenizer
 from taximeter.errors import CapacityError, InvariantBroken, ModelFileError, ModelNotFound, TaximeterError
 from taximeter.records import Event, MachineTime, ModelInfo, Phase, PhaseEntered, Prompt, Request, Served
 
@@ -181,15 +180,14 @@ class EmbeddedBackend:
         cores: dict[str, EngineCore] = {}
         for name, loading in loadings.by_name.items():
             checkpoint = loading.checkpoint
-            vocabulary = checkpoint.vocabulary()
-            tokenizer = Tokenizer.from_vocabulary(vocabulary)
+            tokenizer = loading.tokenizer()
             if tokenizer.vocab_size > checkpoint.config.vocab_size:
                 raise ModelFileError(
                     f"the tokenizer of {checkpoint.path.name} knows {tokenizer.vocab_size} tokens, its weights only "
                     f"{checkpoint.config.vocab_size}",
                     hint="tokenizer and weights do not belong together; fetch the model again",
                 )
-            template = vocabulary.chat_template
+            template = checkpoint.vocabulary().chat_template
             chat_template = None if template is None else ChatTemplate(template, tokenizer)
             cores[name] = EngineCore(
                 name=name,

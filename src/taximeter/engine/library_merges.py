@@ -13,17 +13,36 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 _Merge = Callable[[str], list[int]]
 
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+WORD_PATTERNS: Mapping[str, str] = {
+    "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
+    "llama3": _LLAMA3,
+    "qwen2": _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}"),
+    "tekken": (  # a new word begins where capitals follow small letters
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+        r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+    "number": r"\p{N}",
+    "numbers": r"\p{N}+",
+    "punctuation": r"[\p{P}\$\+<=>\^~\|]+",
+    "three ascii digits": "[0-9][0-9][0-9]",
+}
+"""What is cut out of a text, by the step's name. The native code does the same by hand (native/tokenizer/words.cpp)."""
+
 
 def merge_by_rank(
     vocab: dict[str, int],
     merges: Sequence[str],
-    patterns: Sequence[str],
+    steps: Sequence[str],
     *,
-    composed_first: bool,
     whole_words_first: bool,
 ) -> _Merge:
-    """Byte-level BPE: text cut into words by one pattern after the other, each merged by the ranks of `merges`."""
-    # As `pair`, without a call for each: there are tens of thousands, and whoever starts a server waits.
+    """Byte-level BPE: text cut into words by one step after the other, each merged by the ranks of `merges`."""
+    # The space between two sides is never the first character. No call for each: there are tens of thousands.
     pairs = [
         (left, right)
         for merge in merges
@@ -33,9 +52,7 @@ def merge_by_rank(
         and left + right in vocab
     ]
     machine = Tokenizer(models.BPE(vocab=vocab, merges=pairs, ignore_merges=whole_words_first))
-    if composed_first:
-        machine.normalizer = normalizers.NFC()
-    splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
+    splits = [pre_tokenizers.Split(Regex(WORD_PATTERNS[step]), "isolated") for step in steps]
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     machine.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
     return _merge(machine)
@@ -64,6 +81,11 @@ def merge_by_score(
     vocab = {**mergeable, **of_bytes, **unknown}
     name = next(iter(unknown), None)
     return _merge(Tokenizer(models.BPE(vocab=vocab, merges=merges, byte_fallback=True, unk_token=name)))
+
+
+def composed(text: str) -> str:
+    """A letter and the accent after it made one character: Unicode's NFC, as those models' own tokenizers have it."""
+    return normalizers.NFC().normalize_str(text)
 
 
 def merge_as_written(tokenizer_json: str) -> _Merge:

@@ -1,8 +1,8 @@
 """Models on their way into memory, on a thread of their own.
 
 To pack weights takes all processors and next to nothing of Python: who begins with it can import the rest of the
-program meanwhile, build tokenizers and open a ledger. Owns: the thread, and the order of models on it. Refuses to know:
-what else an engine is made of, so that this is there long before that.
+program meanwhile, and open a ledger. Tokenizers are built after that, which takes hardly more of it. Owns: the thread,
+and the order of work on it. Refuses to know: what else an engine is made of, so that this is there long before that.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from taximeter.engine import kernels
 from taximeter.engine.models import Model, WeightFormat, load_model
 from taximeter.engine.weights import Checkpoint, open_checkpoint
+
+if TYPE_CHECKING:
+    from taximeter.engine.tokenizer import Tokenizer
 
 # Between two matrices the loader needs Python for a moment, hundreds of times; by default whoever imports something
 # meanwhile would keep it waiting for 5 ms each.
@@ -26,13 +29,18 @@ _TURN_S = 0.0002
 class Loading:
     """One model that is being loaded, or was."""
 
-    def __init__(self, checkpoint: Checkpoint, model: Future[Model]) -> None:
+    def __init__(self, checkpoint: Checkpoint, model: Future[Model], tokenizer: Future[Tokenizer]) -> None:
         self.checkpoint = checkpoint
         self._model = model
+        self._tokenizer = tokenizer
 
     def model(self) -> Model:
         """Waits for it. Raises ModelFileError."""
         return self._model.result()
+
+    def tokenizer(self) -> Tokenizer:
+        """Waits for it. Raises ModelFileError."""
+        return self._tokenizer.result()
 
 
 class Loadings:
@@ -67,7 +75,11 @@ class Loadings:
             undo.callback(loader.shutdown, cancel_futures=True)  # nobody wants the others any more
             sys.setswitchinterval(_TURN_S)
             by_name = {
-                name: Loading(checkpoint, loader.submit(load_model, checkpoint, weights=weights, profile=profile))
+                name: Loading(
+                    checkpoint,
+                    loader.submit(load_model, checkpoint, weights=weights, profile=profile),
+                    loader.submit(_tokenizer, checkpoint),
+                )
                 for name, checkpoint in checkpoints.items()
             }
             return cls(by_name, undo.pop_all())
@@ -75,3 +87,9 @@ class Loadings:
     def close(self) -> None:
         """Let go of the files, once nothing reads them any more. Idempotent."""
         self._on_close.close()
+
+
+def _tokenizer(checkpoint: Checkpoint) -> Tokenizer:
+    from taximeter.engine.tokenizer import Tokenizer  # noqa: PLC0415  # not before weights are being packed
+
+    return Tokenizer.from_vocabulary(checkpoint.vocabulary())

@@ -48,6 +48,32 @@ class NativeNames(Names):
         return self.texts.longest_characters
 
 
+def merge_by_rank(
+    names: Names,
+    *,
+    mergeable: npt.NDArray[np.bool_],
+    merges: Sequence[str],
+    alphabet: Sequence[str],
+    steps: Sequence[str],
+    whole_words_first: bool,
+) -> Callable[[str], list[int]]:
+    """Byte-level BPE. `alphabet` has the character that stands for each byte, `merges` two tokens with a space between,
+    the best first, `steps` how text is cut into words. See `library_merges.merge_by_rank`."""
+    texts = _texts(names)
+    of_bytes = np.full(256, _NONE, np.int32)
+    byte_of = {character: byte for byte, character in enumerate(alphabet)}
+    for token_id in names.ids_of(alphabet):
+        if mergeable[token_id]:
+            of_bytes[byte_of[names[token_id]]] = token_id
+    return _native.MergesByRank(
+        texts, mergeable, _texts(merges), of_bytes, _texts(alphabet), list(steps), whole_words_first
+    ).merge
+
+
+def _texts(texts: Sequence[str]) -> _native.Texts:
+    return (texts if isinstance(texts, NativeNames) else NativeNames(texts)).texts
+
+
 def merge_by_score(
     names: Names,
     *,
@@ -63,7 +89,6 @@ def merge_by_score(
 
     `of_bytes` has the id of each byte's token, or -1; a character that has neither a piece nor these is `unknown`.
     """
-    texts = (names if isinstance(names, NativeNames) else NativeNames(names)).texts
-    merges = _native.MergesByScore(texts, mergeable, scores, of_bytes, _NONE if unknown is None else unknown)
+    merges = _native.MergesByScore(_texts(names), mergeable, scores, of_bytes, _NONE if unknown is None else unknown)
     ends = "".join(re.findall(word_end, "".join(map(chr, range(128)))))
     return merges.merge, merges.any_holds(space_mark, ends)

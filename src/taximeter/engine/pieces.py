@@ -51,28 +51,18 @@ _CONTROL_NAMES = END_OF_TURN_NAMES | {
     "<bos>",
 }
 
-_GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
-_LLAMA3_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_QWEN2_WORDS = _LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
-_TEKKEN_WORDS = (  # a new word begins where capitals follow small letters
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-# `tokenizer.ggml.pre` -> patterns, each splitting what the ones before it left, as llama.cpp applies them.
-_WORD_PATTERNS: dict[str, tuple[str, ...]] = {
-    "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2_WORDS, r"\p{N}+", "[0-9][0-9][0-9]"),
-    "gpt-2": (_GPT2_WORDS,),
-    "llama-bpe": (_LLAMA3_WORDS,),
-    "llama-v3": (_LLAMA3_WORDS,),
-    "llama3": (_LLAMA3_WORDS,),
-    "qwen2": (_QWEN2_WORDS,),
-    "deepseek-r1-qwen": (_QWEN2_WORDS,),
-    "tekken": (_TEKKEN_WORDS,),
-    "smollm": (r"\p{N}", _GPT2_WORDS),
+# `tokenizer.ggml.pre` -> how text is cut into words, by names of `library_merges.WORD_PATTERNS`. Each step cuts what
+# the ones before it left, as llama.cpp does it.
+_WORD_STEPS: dict[str, tuple[str, ...]] = {
+    "default": ("punctuation", "gpt2", "numbers", "three ascii digits"),
+    "gpt-2": ("gpt2",),
+    "llama-bpe": ("llama3",),
+    "llama-v3": ("llama3",),
+    "llama3": ("llama3",),
+    "qwen2": ("qwen2",),
+    "deepseek-r1-qwen": ("qwen2",),
+    "tekken": ("tekken",),
+    "smollm": ("number", "gpt2"),
 }
 # A word that is a token is not merged at all.
 _WHOLE_WORDS_FIRST = frozenset({"llama-bpe", "llama-v3", "llama3", "tekken"})
@@ -126,21 +116,15 @@ def _byte_level(vocabulary: Vocabulary) -> Pieces:
     names = _names(vocabulary.tokens)
     types = _types(vocabulary, names)
     pre = vocabulary.pre or "default"
-    patterns = _WORD_PATTERNS.get(pre)
-    if patterns is None:
+    steps = _WORD_STEPS.get(pre)
+    if steps is None:
         raise ModelFileError(
             f"this model splits text by the rule '{pre}', which is not one of ours",
-            hint=f"known rules: {', '.join(sorted(_WORD_PATTERNS))}",
+            hint=f"known rules: {', '.join(sorted(_WORD_STEPS))}",
         )
-    from taximeter.engine.library_merges import merge_by_rank  # noqa: PLC0415  # not every vocabulary needs it
-
-    merge = merge_by_rank(
-        _of_types(names, types, TokenType.NORMAL, TokenType.USER_DEFINED),
-        vocabulary.merges,
-        patterns,
-        composed_first=pre in _COMPOSED_FIRST,
-        whole_words_first=pre in _WHOLE_WORDS_FIRST,
-    )
+    merge = _rank_machine(names, types, vocabulary.merges, steps, whole_words_first=pre in _WHOLE_WORDS_FIRST)
+    if pre in _COMPOSED_FIRST:
+        merge = _composing(merge)
     return Pieces(
         merge=remembering(merge),
         names=names,
@@ -149,6 +133,38 @@ def _byte_level(vocabulary: Vocabulary) -> Pieces:
         user_defined=_of_types(names, types, TokenType.USER_DEFINED),
         space_prefix="never",
     )
+
+
+def _rank_machine(
+    names: Names, types: _Types, merges: Sequence[str], steps: Sequence[str], *, whole_words_first: bool
+) -> Callable[[str], list[int]]:
+    if not kernels.is_built():
+        from taximeter.engine import library_merges  # noqa: PLC0415  # a large library
+
+        vocab = _of_types(names, types, TokenType.NORMAL, TokenType.USER_DEFINED)
+        return library_merges.merge_by_rank(vocab, merges, steps, whole_words_first=whole_words_first)
+    from taximeter.engine import native_merges  # noqa: PLC0415  # it may be missing
+
+    mergeable = (types == TokenType.NORMAL) | (types == TokenType.USER_DEFINED)
+    return native_merges.merge_by_rank(
+        names,
+        mergeable=mergeable,
+        merges=merges,
+        alphabet=[name for name, _ in sorted(BYTE_ALPHABET.items(), key=lambda item: item[1])],
+        steps=steps,
+        whole_words_first=whole_words_first,
+    )
+
+
+def _composing(merge: Callable[[str], list[int]]) -> Callable[[str], list[int]]:
+    def merge_composed(text: str) -> list[int]:
+        if text.isascii():
+            return merge(text)
+        from taximeter.engine.library_merges import composed  # noqa: PLC0415  # a large library
+
+        return merge(composed(text))
+
+    return merge_composed
 
 
 def _by_score(vocabulary: Vocabulary) -> Pieces:

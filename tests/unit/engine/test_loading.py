@@ -10,6 +10,7 @@ import pytest
 from taximeter.engine.loading import Loadings
 from taximeter.errors import ModelFileError
 from tests.engine_harness import TINY_LLAMA
+from tests.unit.weights.small_gguf import METADATA, small_model
 
 
 def test_models_load_by_themselves_and_each_is_handed_out() -> None:
@@ -20,6 +21,9 @@ def test_models_load_by_themselves_and_each_is_handed_out() -> None:
         assert list(loadings.by_name) == ["a", "b"]
         assert models[0] is not models[1]
         assert models[0].config == loadings.by_name["a"].checkpoint.config
+        tokenizers = [loading.tokenizer() for loading in loadings.by_name.values()]
+        assert tokenizers[0] is not tokenizers[1]
+        assert tokenizers[0].vocab_size <= models[0].config.vocab_size
     finally:
         loadings.close()
 
@@ -31,6 +35,11 @@ def test_what_is_wrong_with_a_file_is_told_at_once_and_what_is_wrong_with_weight
     (tmp_path / "model.gguf").write_bytes(b"no model")
     with pytest.raises(ModelFileError):
         Loadings.begin({"good": TINY_LLAMA, "bad": tmp_path / "model.gguf"})
+    (tmp_path / "model.gguf").write_bytes(small_model({**METADATA, "tokenizer.ggml.pre": "exaone"}))
+    loadings = Loadings.begin({"a": tmp_path / "model.gguf"})
+    with pytest.raises(ModelFileError, match="exaone"):
+        loadings.by_name["a"].tokenizer()
+    loadings.close()
 
     def broken(*_: object, **__: object) -> None:
         raise ModelFileError("a weight is missing")
@@ -39,6 +48,7 @@ def test_what_is_wrong_with_a_file_is_told_at_once_and_what_is_wrong_with_weight
     loadings = Loadings.begin({"a": TINY_LLAMA})
     with pytest.raises(ModelFileError, match="a weight is missing"):
         loadings.by_name["a"].model()
+    assert loadings.by_name["a"].tokenizer().vocab_size
     loadings.close()
 
 

@@ -109,7 +109,7 @@ def test_raw_tensors_are_the_stored_numbers(name: str) -> None:
 
 @pytest.mark.parametrize("form", ["", "model.gguf"])
 def test_a_closed_checkpoint_lets_go_of_its_files(form: str) -> None:
-    """Views taken before, a vocabulary's lists among them, stay good and keep the file mapped; the mapping ends with the
+    """Views taken before, and lists of a vocabulary, stay good and keep the file mapped; the mapping ends with the
     last of them."""
     checkpoint = open_checkpoint(GOLDEN / "tiny_qwen3" / form)
     raw, vocabulary = checkpoint.raw("output_norm.weight"), checkpoint.vocabulary()
