@@ -3,6 +3,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <span>
 #include <string>
@@ -59,14 +60,20 @@ size_t checked_index(const Texts& texts, int64_t at) {
     return static_cast<size_t>(at);
 }
 
-// The ids of all tokens that are called one of some names.
+// The ids of all tokens that are called one of some names, the empty one not among them.
 std::vector<int64_t> ids_of(const Texts& texts, const std::vector<nb::str>& names) {
     std::vector<std::string_view> wanted;
     for (const nb::str& name : names) wanted.push_back(utf8_of(name));
     std::sort(wanted.begin(), wanted.end());
+    std::array<bool, 256> may_begin{};
+    for (const std::string_view name : wanted)
+        if (!name.empty()) may_begin[static_cast<unsigned char>(name.front())] = true;
     std::vector<int64_t> ids;
-    for (size_t at = 0; at < texts.size(); ++at)
-        if (std::binary_search(wanted.begin(), wanted.end(), texts[at])) ids.push_back(static_cast<int64_t>(at));
+    for (size_t at = 0; at < texts.size(); ++at) {
+        const std::string_view text = texts[at];
+        if (text.empty() || !may_begin[static_cast<unsigned char>(text.front())]) continue;
+        if (std::binary_search(wanted.begin(), wanted.end(), text)) ids.push_back(static_cast<int64_t>(at));
+    }
     return ids;
 }
 

@@ -72,6 +72,7 @@ bool MergesByScore::any_holds(std::string_view mark, std::string_view before) co
     for (std::size_t id = 0; id < texts.size(); ++id) {
         if (!mergeable_[id]) continue;
         const std::string_view text = texts[id];
+        if (text.size() <= mark.size()) continue;
         for (std::size_t at = text.find(mark, 1); at < text.size(); at = text.find(mark, at + 1))
             if (before.find(text[at - 1]) != std::string_view::npos) return true;
     }

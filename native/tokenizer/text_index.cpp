@@ -26,13 +26,21 @@ TextIndex::TextIndex(std::shared_ptr<const Texts> texts, std::span<const bool> w
     const auto count = static_cast<std::size_t>(std::count(wanted.begin(), wanted.end(), true));
     slots_.assign(std::bit_ceil(2 * count + 2), {0, kNone});
     const std::size_t last = slots_.size() - 1;
+    // Hashes first: a slot can then be fetched from memory before its turn comes.
+    std::vector<std::uint64_t> keys(wanted.size());
     for (std::size_t id = 0; id < wanted.size(); ++id) {
+        if (!wanted[id]) continue;
+        const std::string_view text = (*texts_)[id];
+        longest_bytes_ = std::max(longest_bytes_, text.size());
+        keys[id] = hash(text);
+    }
+    constexpr std::size_t ahead = 16;
+    for (std::size_t id = 0; id < wanted.size(); ++id) {
+        if (id + ahead < wanted.size()) __builtin_prefetch(&slots_[keys[id + ahead] & last], 1);
         const std::string_view text = (*texts_)[id];
         if (!wanted[id] || text.empty()) continue;
-        longest_bytes_ = std::max(longest_bytes_, text.size());
-        const std::uint64_t key = hash(text);
-        const auto tag = static_cast<std::uint32_t>(key >> 32);
-        std::size_t at = key & last;
+        const auto tag = static_cast<std::uint32_t>(keys[id] >> 32);
+        std::size_t at = keys[id] & last;
         while (slots_[at].id != kNone && !(slots_[at].tag == tag && (*texts_)[static_cast<std::size_t>(slots_[at].id)] == text))
             at = (at + 1) & last;
         slots_[at] = {tag, static_cast<std::int32_t>(id)};
