@@ -82,22 +82,24 @@ struct Prepared {
         };
         q = room(groups * kGroup, sizeof(std::int8_t));
         d = room(groups, sizeof(float));
+        z = room(groups, sizeof(std::int32_t));
         s = room(groups, sizeof(float));
         s_half = room(2 * groups, sizeof(float));
         bf16 = Memory(static_cast<size_t>(ceil_div(rows, kBf16TileRows) * groups * kBf16TileValues) * sizeof(std::uint16_t),
                       Memory::Pages::lazily);
-        view = {rows, k, q.as<std::int8_t>(), d.as<float>(), s.as<float>(), s_half.as<float>(), x, k, bf16.as<std::uint16_t>(), nullptr};
+        view = {rows, k, q.as<std::int8_t>(), d.as<float>(), z.as<std::int32_t>(), s.as<float>(), s_half.as<float>(), x, k,
+                bf16.as<std::uint16_t>(), nullptr};
         in_ranges(rows, 8, 0, [&](int64_t begin, int64_t end, std::uint8_t*) noexcept {
             for (int64_t row = begin; row < end; ++row) {
                 const int64_t at = row * groups;
                 kernels.quantize_row(x + row * k, k, q.as<std::int8_t>() + at * kGroup, d.as<float>() + at,
-                                     s.as<float>() + at, s_half.as<float>() + 2 * at);
+                                     z.as<std::int32_t>() + at, s.as<float>() + at, s_half.as<float>() + 2 * at);
                 kernels.round_row(x + row * k, k, bf16.as<std::uint16_t>() + bf16_row_at(row, k));
             }
         });
     }
 
-    Memory q, d, s, s_half, bf16;
+    Memory q, d, z, s, s_half, bf16;
     PreparedRows view{};
 };
 
@@ -125,19 +127,20 @@ void matmul(const std::string& level, const BoundMatrix& matrix, const Input& x,
     });
 }
 
-void quantize_activations(const std::string& level, const Input& x, const Output& q, const Output& d, const Output& s,
-                          const Output& s_half) {
+void quantize_activations(const std::string& level, const Input& x, const Output& q, const Output& d, const Output& z,
+                          const Output& s, const Output& s_half) {
     const KernelTable& kernels = kernel_table(level_named(level));
     const auto* from = checked<const float>("x", x, {kAny, kAny});
     const int64_t rows = size(x, 0), k = size(x, 1), groups = ceil_div(k, kGroup);
     auto* codes = checked<std::int8_t>("q", q, {rows, groups * kGroup});
     auto* scales = checked<float>("d", d, {rows, groups});
+    auto* zeros = checked<std::int32_t>("z", z, {rows, groups});
     auto* sums = checked<float>("s", s, {rows, groups});
     auto* half_sums = checked<float>("s_half", s_half, {rows, 2 * groups});
     const nb::gil_scoped_release released;
     for (int64_t row = 0; row < rows; ++row)
-        kernels.quantize_row(from + row * k, k, codes + row * groups * kGroup, scales + row * groups, sums + row * groups,
-                             half_sums + row * 2 * groups);
+        kernels.quantize_row(from + row * k, k, codes + row * groups * kGroup, scales + row * groups, zeros + row * groups,
+                             sums + row * groups, half_sums + row * 2 * groups);
 }
 
 void round_activations(const std::string& level, const Input& x, const Output& out) {
@@ -182,7 +185,7 @@ void bind_packed(nb::module_& m) {
     m.def("matmul_packed", &matmul, nb::arg("level"), nb::arg("w"), nb::arg("x").noconvert(), nb::arg("out").noconvert(),
           nb::arg("bf16"));
     m.def("quantize_activations", &quantize_activations, nb::arg("level"), nb::arg("x").noconvert(),
-          nb::arg("q").noconvert(), nb::arg("d").noconvert(), nb::arg("s").noconvert(), nb::arg("s_half").noconvert());
+          nb::arg("q").noconvert(), nb::arg("d").noconvert(), nb::arg("z").noconvert(), nb::arg("s").noconvert(), nb::arg("s_half").noconvert());
     m.def("round_activations", &round_activations, nb::arg("level"), nb::arg("x").noconvert(), nb::arg("out").noconvert());
     m.def("multiplies_bf16", &multiplies_bf16, nb::arg("level"), nb::arg("format"));
     m.def("quantize_rows", &quantize_rows, nb::arg("format"), nb::arg("weights").noconvert());

@@ -296,8 +296,8 @@ void Pass::prepare_row(const float* row, std::int64_t k, std::int64_t at, std::i
     }
     if (quantized) {
         const std::int64_t groups = ceil_div(total, kGroup), group = index * groups + at / kGroup;
-        kernels_.quantize_row(row, k, to.q.as<std::int8_t>() + group * kGroup, to.d.as<float>() + group, to.s.as<float>() + group,
-                              to.s_half.as<float>() + 2 * group);
+        kernels_.quantize_row(row, k, to.q.as<std::int8_t>() + group * kGroup, to.d.as<float>() + group,
+                              to.z.as<std::int32_t>() + group, to.s.as<float>() + group, to.s_half.as<float>() + 2 * group);
     }
     if (bf16)
         kernels_.round_row(row, k, to.bf16.as<std::uint16_t>() + bf16_row_at(index - active.generated, total) +

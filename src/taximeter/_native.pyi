@@ -55,6 +55,7 @@ def quantize_activations(
     x: npt.NDArray[np.float32],
     q: npt.NDArray[np.int8],
     d: npt.NDArray[np.float32],
+    z: npt.NDArray[np.int32],
     s: npt.NDArray[np.float32],
     s_half: npt.NDArray[np.float32],
 ) -> None: ...

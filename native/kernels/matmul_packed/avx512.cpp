@@ -2,6 +2,7 @@
 #include "matmul_packed.h"
 
 #include <immintrin.h>
+#include <math.h>
 #include <string.h>
 
 namespace {
@@ -93,30 +94,39 @@ void matmul_packed_avx512(const PackedMatrix* w, const PreparedRows* x, int64_t 
     }
 }
 
-void quantize_row_avx512(const float* x, int64_t k, int8_t* q, float* d, float* s, float* s_half) noexcept {
+void quantize_row_avx512(const float* x, int64_t k, int8_t* q, float* d, int32_t* z, float* s, float* s_half) noexcept {
+    // As integers, numbers above zero keep their order, and what is not a number comes last.
+    const auto largest = [](__m512i a, __m512i b) {
+        const __m512i above = _mm512_max_epi32(_mm512_max_epi32(a, b), _mm512_setzero_si512());
+        return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(above))));
+    };
+    const __m512i sign = _mm512_set1_epi32(INT32_MIN);
     for (int64_t g = 0; g * kGroup < k; ++g) {
         const int64_t left = smaller(k - g * kGroup, kGroup);
         const uint32_t mask = static_cast<uint32_t>((uint64_t{1} << left) - 1U);
         const __m512 a = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), x + g * kGroup);
         const __m512 b = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask >> 16), x + g * kGroup + 16);
-        // As integers, magnitudes keep their order, and what is not a number comes last.
-        const __m512i largest =
-            _mm512_max_epi32(_mm512_castps_si512(_mm512_abs_ps(a)), _mm512_castps_si512(_mm512_abs_ps(b)));
-        const float scale =
-            _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(largest)))) / 127.0f;
-        int32_t sums[2] = {0, 0};
+        const __m512i a_bits = _mm512_castps_si512(a), b_bits = _mm512_castps_si512(b);
+        const float high = largest(a_bits, b_bits);
+        const float below = largest(_mm512_xor_si512(a_bits, sign), _mm512_xor_si512(b_bits, sign));
+        const float scale = high / 255.0f + below / 255.0f;
+        int32_t zero = 0, sums[2] = {0, 0};
         __m128i halves[2] = {_mm_setzero_si128(), _mm_setzero_si128()};
-        if (scale != 0.0f) {
-            const __m512i first = _mm512_cvtps_epi32(_mm512_div_ps(a, _mm512_set1_ps(scale)));
-            const __m512i second = _mm512_cvtps_epi32(_mm512_div_ps(b, _mm512_set1_ps(scale)));
-            halves[0] = _mm512_cvtsepi32_epi8(first);  // past a byte only where the scale is a denormal, or no number
-            halves[1] = _mm512_cvtsepi32_epi8(second);
-            sums[0] = _mm512_reduce_add_epi32(_mm512_cvtepi8_epi32(halves[0]));
-            sums[1] = _mm512_reduce_add_epi32(_mm512_cvtepi8_epi32(halves[1]));
+        if (scale > 0.0f && scale < INFINITY) {
+            zero = 128 - static_cast<int32_t>(smaller(_mm_cvtss_si32(_mm_set_ss(below / scale)), 255));
+            const auto bytes = [&](__m512 values) {
+                const __m512i whole = _mm512_cvtps_epi32(_mm512_div_ps(values, _mm512_set1_ps(scale)));
+                return _mm512_cvtsepi32_epi8(_mm512_sub_epi32(whole, _mm512_set1_epi32(zero)));
+            };
+            halves[0] = bytes(a);
+            halves[1] = bytes(b);
+            for (int half = 0; half < 2; ++half)
+                sums[half] = _mm512_reduce_add_epi32(_mm512_cvtepi8_epi32(halves[half])) + 16 * zero;
         }
         _mm_storeu_si128(reinterpret_cast<__m128i*>(q + g * kGroup), halves[0]);
         _mm_storeu_si128(reinterpret_cast<__m128i*>(q + g * kGroup + 16), halves[1]);
         d[g] = scale;
+        z[g] = zero;
         s[g] = scale * static_cast<float>(sums[0] + sums[1]);
         for (int half = 0; half < 2; ++half) s_half[g * 2 + half] = scale * static_cast<float>(sums[half]);
     }

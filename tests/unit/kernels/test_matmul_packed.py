@@ -197,6 +197,7 @@ def test_activations_are_quantized_as_defined(level: str, k: int) -> None:
     x[0] = np.resize([127.0, 0.5, 1.5, -2.5, -127.0], k)
     ours, theirs = quantize_activations(x, level), reference_quantize(x)
     np.testing.assert_array_equal(ours.q, theirs.q)
+    np.testing.assert_array_equal(ours.z, theirs.z)
     for name in ("d", "s", "s_half"):
         assert_same_bits(np.abs(getattr(ours, name)), np.abs(getattr(theirs, name)))
 
