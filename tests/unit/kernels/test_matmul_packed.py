@@ -136,6 +136,9 @@ def unfriendly(kind: str, k: int) -> F32:
     match kind:
         case "outliers":
             x[:, ::50] *= 3e4
+        case "one-sided":
+            x = np.abs(x) * np.where(np.arange(8) % 2 == 0, 1, -1).astype(np.float32)[:, None]
+            x[2] = 3.0
         case "zeros":
             x[2] = 0.0
             x[:, 32:64] = 0.0
@@ -149,7 +152,7 @@ def unfriendly(kind: str, k: int) -> F32:
     return x
 
 
-UNFRIENDLY = ["outliers", "zeros", "denormals", "tiny", "large"]
+UNFRIENDLY = ["outliers", "one-sided", "zeros", "denormals", "tiny", "large"]
 
 
 @every_level
@@ -200,6 +203,23 @@ def test_activations_are_quantized_as_defined(level: str, k: int) -> None:
     np.testing.assert_array_equal(ours.z, theirs.z)
     for name in ("d", "s", "s_half"):
         assert_same_bits(np.abs(getattr(ours, name)), np.abs(getattr(theirs, name)))
+
+
+@every_level
+def test_codes_reach_from_the_least_to_the_largest(level: str) -> None:
+    """Whatever stands for a value is half a step from it, a step being a 255th of the way from the least value of the
+    group (or zero) to the largest (or zero); at either end rounding may cost another half. Zero is kept."""
+    x = np.concatenate([normal(50, 64), *(unfriendly(values, 64) for values in ("outliers", "one-sided"))])
+    x[:, 5] = 0.0
+    groups = x.reshape(len(x), 2, 32)
+    made = quantize_activations(x, level)
+    back = (made.q.reshape(groups.shape).astype(np.float64) + made.z[:, :, None]) * made.d[:, :, None]
+    steps = (np.maximum(groups.max(axis=2), 0).astype(np.float64) - np.minimum(groups.min(axis=2), 0)) / 255
+    off = np.abs(back - groups) / steps[:, :, None]
+    assert off.max() < 1 + 1e-4
+    inside = (groups < groups.max(axis=2, keepdims=True)) & (groups > groups.min(axis=2, keepdims=True))
+    assert off[inside].max() < 0.5 + 1e-4
+    assert not back[:, 0, 5].any()
 
 
 @every_level

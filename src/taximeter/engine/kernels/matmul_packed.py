@@ -4,8 +4,8 @@ Owns: the products as single calls, for tests and benchmarks (the forward pass m
 every bit of them in numpy. Needs the native code. Refuses to know: where a matrix comes from.
 
 A quantized weight is code × scale + minimum. Activations are quantized too, 32 at a time: x ≈ d × (q + z), with 256
-codes from the least of them (or zero) to the largest (or zero). With Σ exact in integers, an output is, group after group
-(q6_k: half group after half group),
+codes from the least of them (or zero) to the largest (or zero). With Σ exact in integers, an output is, group after
+group (q6_k: half group after half group),
 
     acc = fma(float(Σ code·(q + z)) × scale, d, acc);  acc = fma(minimum, d × Σ (q + z), acc)
 
@@ -114,7 +114,7 @@ def round_activations(x: F32, level: str) -> U16:
 
 
 def reference_quantize(x: F32) -> QuantizedRows:
-    """`quantize_activations` in numpy. A group that holds an infinity or not-a-number gets such a d, q and z are zero."""
+    """`quantize_activations` in numpy. A group that holds an infinity or not-a-number has such a d, q and z are 0."""
     require("x", x, np.float32, None, None)
     to = _room_for(x)
     rows, groups = to.d.shape
