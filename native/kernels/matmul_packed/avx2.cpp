@@ -65,7 +65,7 @@ struct Wide {
     __m256i codes(int plane, int quad, int half) const { return load(group + 64 * (8 * plane + quad) + 32 * half); }
 };
 
-// The scales and minimums of one group, and the sums of its codes.
+// The scales and minimums of one group, and where rows have zeros the sums of its codes.
 struct Scales {
     __m256 scale[2][2], minimum[2][2];  // parts × halves
     __m256i sum[2][2];
@@ -90,7 +90,8 @@ inline Scales scales(const uint8_t* block, int group, const uint8_t* codes) {
     constexpr float offset = Form<F>::layout.offset;
     Scales to;
     for (int half = 0; half < 2; ++half) {
-        for (int part = 0; part < Form<F>::parts; ++part) to.sum[part][half] = sum_of_codes<F>(codes, part, half);
+        for (int part = 0; part < Form<F>::parts; ++part)
+            to.sum[part][half] = codes != nullptr ? sum_of_codes<F>(codes, part, half) : _mm256_setzero_si256();
         const __m256 d = load_halves(block + 16 * half);
         if constexpr (F == kPackedQ6_K) {
             for (int part = 0; part < 2; ++part) {
@@ -122,7 +123,7 @@ struct Rows {
     template <PackedFormat F>
     static Rows of(const PreparedRows* x, int64_t row, int64_t group) {
         const int64_t groups = x->k / kGroup, parts = Form<F>::parts, at = row * groups + group;
-        return {x->q + at * kGroup, x->d + at, x->z + at, (parts == 2 ? x->s_half : x->s) + at * parts, x->k, groups, groups * parts};
+        return {x->q + at * kGroup, x->d + at, x->z == nullptr ? nullptr : x->z + at, (parts == 2 ? x->s_half : x->s) + at * parts, x->k, groups, groups * parts};
     }
 };
 
@@ -174,7 +175,7 @@ template <PackedFormat F, int R, typename Source>
             }
             for (int r = 0; r < R; ++r) {
                 const __m256 d = _mm256_set1_ps(x.d[r * x.d_stride]), s = _mm256_set1_ps(x.s[r * x.s_stride + part]);
-                const __m256i z = _mm256_set1_epi32(x.z[r * x.d_stride]);
+                const __m256i z = _mm256_set1_epi32(x.z == nullptr ? 0 : x.z[r * x.d_stride]);
                 for (int h = 0; h < H; ++h) {
                     __m256& sum = acc[r][first + h];
                     // A sum of codes is below 2¹³: of its 16 bit halves the upper one is zero.
@@ -221,7 +222,7 @@ inline void few_rows(const PackedMatrix* w, const PreparedRows* x, int64_t row, 
             ask_for(block_scales + kScalesAhead, Form<F>::layout.scale_bytes);
             for (int g = 0; g < block_groups; ++g, codes += Form<F>::code_bytes) {
                 ask_for(codes + kCodesAhead, Form<F>::code_bytes);
-                add_group<F, R>(Packed<F>{codes}, scales<F>(block_scales, g, codes), Rows::of<F>(x, row, block * block_groups + g), acc);
+                add_group<F, R>(Packed<F>{codes}, scales<F>(block_scales, g, x->z != nullptr ? codes : nullptr), Rows::of<F>(x, row, block * block_groups + g), acc);
             }
         }
         for (int r = 0; r < R; ++r) put(acc[r], y + (row + r) * y_stride + tile * kTileRows, columns_of(w, tile));
@@ -237,7 +238,7 @@ struct Working {
 static_assert(sizeof(Working) <= kMatmulPackedScratchBytes);
 
 template <PackedFormat F>
-inline void widen(const PackedMatrix* w, const uint8_t* tile, int64_t group, int count, Working& to) {
+inline void widen(const PackedMatrix* w, const uint8_t* tile, int64_t group, int count, bool zeros, Working& to) {
     for (int i = 0; i < count; ++i) {
         const Packed<F> source{tile + (group + i) * Form<F>::code_bytes};
         for (int plane = 0; plane < Form<F>::planes; ++plane)
@@ -247,7 +248,8 @@ inline void widen(const PackedMatrix* w, const uint8_t* tile, int64_t group, int
                                        source.codes(plane, quad, half));
         constexpr int block_groups = Form<F>::block_groups;
         to.scales[i] =
-            scales<F>(scales_of<F>(w, tile, (group + i) / block_groups), static_cast<int>((group + i) % block_groups), source.group);
+            scales<F>(scales_of<F>(w, tile, (group + i) / block_groups), static_cast<int>((group + i) % block_groups),
+                      zeros ? source.group : nullptr);
     }
 }
 
@@ -268,7 +270,7 @@ inline void many_rows(const PackedMatrix* w, const PreparedRows* x, int64_t row,
     memset(work.acc, 0, static_cast<size_t>(rows) * sizeof work.acc[0]);
     for (int64_t group = 0; group < w->k / kGroup; group += kSuperBlockGroups) {
         const int count = static_cast<int>(smaller(kSuperBlockGroups, w->k / kGroup - group));
-        widen<F>(w, tile_of(w, tile), group, count, work);
+        widen<F>(w, tile_of(w, tile), group, count, x->z != nullptr, work);
         int64_t r = 0;
         for (; r + 4 <= rows; r += 4) add_groups<F, 4>(work, x, row + r, group, count, work.acc + r);
         for (; r < rows; ++r) add_groups<F, 1>(work, x, row + r, group, count, work.acc + r);
@@ -383,15 +385,19 @@ inline void quantize_group(const float* x, int8_t* q, float* d, int32_t* z, floa
         negatives[i] = _mm256_xor_si256(values[i], _mm256_set1_epi32(INT32_MIN));
     }
     const float high = largest_of(values), below = largest_of(negatives);
-    *d = high / 255.0f + below / 255.0f;
+    // Without z, whichever reaches further; as integers, since what is not a number reaches furthest.
+    const uint32_t further = bits_of(high) > bits_of(below) ? bits_of(high) : bits_of(below);
+    *d = z != nullptr ? high / 255.0f + below / 255.0f : float_of(further) / 127.0f;
     const bool some = *d > 0.0f && *d < INFINITY;
-    *z = some ? 128 - static_cast<int32_t>(smaller(_mm_cvtss_si32(_mm_set_ss(below / *d)), 255)) : 0;
+    const int32_t zero =
+        some && z != nullptr ? 128 - static_cast<int32_t>(smaller(_mm_cvtss_si32(_mm_set_ss(below / *d)), 255)) : 0;
+    if (z != nullptr) *z = zero;
 
     const __m256 divisor = _mm256_set1_ps(*d), kept = _mm256_castsi256_ps(_mm256_set1_epi32(some ? -1 : 0));
     __m256i whole[4];
     for (int i = 0; i < 4; ++i) {
         const __m256 scaled = _mm256_and_ps(_mm256_div_ps(_mm256_castsi256_ps(values[i]), divisor), kept);
-        whole[i] = _mm256_sub_epi32(_mm256_cvtps_epi32(scaled), _mm256_set1_epi32(*z));
+        whole[i] = _mm256_sub_epi32(_mm256_cvtps_epi32(scaled), _mm256_set1_epi32(zero));
     }
     const __m256i bytes = _mm256_permutevar8x32_epi32(
         _mm256_packs_epi16(_mm256_packs_epi32(whole[0], whole[1]), _mm256_packs_epi32(whole[2], whole[3])),
@@ -399,7 +405,8 @@ inline void quantize_group(const float* x, int8_t* q, float* d, int32_t* z, floa
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), bytes);
 
     const __m256i sums = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes), _mm256_set1_epi16(1));
-    const int first = sum_lanes(_mm256_castsi256_si128(sums)) + 16 * *z, second = sum_lanes(_mm256_extracti128_si256(sums, 1)) + 16 * *z;
+    const int first = sum_lanes(_mm256_castsi256_si128(sums)) + 16 * zero;
+    const int second = sum_lanes(_mm256_extracti128_si256(sums, 1)) + 16 * zero;
     s_half[0] = *d * static_cast<float>(first);
     s_half[1] = *d * static_cast<float>(second);
     *s = *d * static_cast<float>(first + second);
@@ -414,11 +421,11 @@ void matmul_packed_avx2(const PackedMatrix* w, const PreparedRows* x, int64_t ro
 
 void quantize_row_avx2(const float* x, int64_t k, int8_t* q, float* d, int32_t* z, float* s, float* s_half) noexcept {
     const int64_t whole = k / kGroup;
-    for (int64_t g = 0; g < whole; ++g) quantize_group(x + g * kGroup, q + g * kGroup, d + g, z + g, s + g, s_half + 2 * g);
+    for (int64_t g = 0; g < whole; ++g) quantize_group(x + g * kGroup, q + g * kGroup, d + g, z == nullptr ? z : z + g, s + g, s_half + 2 * g);
     if (k % kGroup) {
         float padded[kGroup] = {};
         memcpy(padded, x + whole * kGroup, static_cast<size_t>(k % kGroup) * sizeof(float));
-        quantize_group(padded, q + whole * kGroup, d + whole, z + whole, s + whole, s_half + 2 * whole);
+        quantize_group(padded, q + whole * kGroup, d + whole, z == nullptr ? z : z + whole, s + whole, s_half + 2 * whole);
     }
 }
 

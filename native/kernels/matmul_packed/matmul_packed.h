@@ -1,7 +1,7 @@
 // y = x · wᵀ for packed weights. x comes prepared, once for all matrices that read it.
 //
 // What one output is, exactly, at every level with fused multiply-add, however many rows are computed together:
-//   quantized weights, by `matmul`: x is int8 with a scale and a zero for every group of 32, x ≈ d × (q + z).
+//   quantized weights, by `matmul`: x is int8 with a scale and perhaps a zero for every group of 32, x ≈ d × (q + z).
 //                  acc = 0; for every group g in ascending order (q6_k: every half group)
 //                  acc = fma(float(Σ code·(q + z)) · scale, d, acc);  acc = fma(minimum, s, acc)
 //              where Σ is exact in integers, d the row's scale of the group and s = d × Σ (q + z) (over the group, or half group)
@@ -36,7 +36,7 @@ struct PreparedRows {
     int64_t rows, k;
     const int8_t* q;      // rows × k_padded (k rounded up to 32, the rest standing for zero)
     const float* d;       // rows × k_padded / 32
-    const int32_t* z;     // rows × k_padded / 32
+    const int32_t* z;     // rows × k_padded / 32; null: all zero
     const float* s;       // rows × k_padded / 32: d × sum of the group's q + z
     const float* s_half;  // rows × k_padded / 16: d × sum of the half group's q + z
     const float* f32;     // rows × f32_stride
@@ -54,11 +54,14 @@ typedef void (*MatmulPackedKernel)(const struct PackedMatrix* w, const struct Pr
                                    int64_t row_end, int64_t tile_begin, int64_t tile_end, float* y, int64_t y_stride,
                                    void* scratch) noexcept;
 
-// One row of k floats into its int8 form. With `high` the largest of a group and zero, and `low` the least, the 256 codes are
-// spread from one to the other, so that a group whose one large value stands on one side loses half as much as with codes that
-// reach as far below zero as above it: d = high / 255 - low / 255, z = 128 - (-low / d), q = x / d - z, both rounded to nearest
-// even and held within a byte, -low / d within 255. Zero stays zero. Where d is zero or no finite number, q and z are zero. q is
-// padded to a multiple of 32 with what stands for zero.
+// One row of k floats into its int8 form, padded to a multiple of 32 with what stands for zero.
+//
+// Without z: d = max|x| / 127, q = x / d rounded to nearest even (d = 0: all zero).
+//
+// With z, the 256 codes are spread from the least value of a group, or zero, to its largest, or zero: where one large value stands
+// alone on its side, steps are half as wide. d = high / 255 + below / 255, where `below` is how far the least lies below zero;
+// z = 128 - below / d, and q = x / d - z, the quotients rounded to nearest even, that of z held to 255 and q within a byte.
+// Zero stays zero. Where d is zero or no finite number, q and z are zero.
 typedef void (*QuantizeRowKernel)(const float* x, int64_t k, int8_t* q, float* d, int32_t* z, float* s, float* s_half) noexcept;
 
 // One row of k floats rounded to bf16 (nearest even; not-a-number stays one) and padded with zeros to a multiple of 32;

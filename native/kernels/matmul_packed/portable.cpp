@@ -159,7 +159,7 @@ inline void add_codes(const PackedMatrix* w, const uint8_t* tile, const Prepared
         for (int part = 0; part < Form<F>::parts; ++part) sum_part<F>(work, part, ones, work.sum[part]);
         for (int64_t r = 0; r < rows; ++r) {
             const int64_t at = (row + r) * groups + g;
-            add_group<F>(work, x->q + at * kGroup, x->d[at], x->z[at], sums + at * Form<F>::parts, work.acc[r]);
+            add_group<F>(work, x->q + at * kGroup, x->d[at], x->z == nullptr ? 0 : x->z[at], sums + at * Form<F>::parts, work.acc[r]);
         }
     }
 }
@@ -231,14 +231,17 @@ void quantize_group(const float* x, int8_t* q, float* d, int32_t* z, float* s, f
         below = negative > below ? negative : below;
     }
     const float least = float_of(static_cast<uint32_t>(below));
-    *d = float_of(static_cast<uint32_t>(high)) / 255.0f + least / 255.0f;
+    // Without z, whichever reaches further.
+    const float furthest = float_of(static_cast<uint32_t>(high > below ? high : below));
+    *d = z != nullptr ? float_of(static_cast<uint32_t>(high)) / 255.0f + least / 255.0f : furthest / 127.0f;
     const bool some = *d > 0.0f && *d < INFINITY;
-    *z = some ? 128 - to_whole(least / *d, 255.0f) : 0;
+    const int32_t zero = some && z != nullptr ? 128 - to_whole(least / *d, 255.0f) : 0;
+    if (z != nullptr) *z = zero;
     int half[2] = {0, 0};
     for (int i = 0; i < kGroup; ++i) {
-        const int32_t byte = some ? to_whole(x[i] / *d, 512.0f) - *z : 0;
+        const int32_t byte = some ? to_whole(x[i] / *d, 512.0f) - zero : 0;
         q[i] = static_cast<int8_t>(byte < -128 ? -128 : byte > 127 ? 127 : byte);
-        half[i / 16] += q[i] + *z;
+        half[i / 16] += q[i] + zero;
     }
     s_half[0] = *d * static_cast<float>(half[0]);
     s_half[1] = *d * static_cast<float>(half[1]);
@@ -256,7 +259,7 @@ void quantize_row_portable(const float* x, int64_t k, int8_t* q, float* d, int32
     for (int64_t g = 0; g * kGroup < k; ++g) {
         float padded[kGroup] = {};
         memcpy(padded, x + g * kGroup, static_cast<size_t>(smaller(kGroup, k - g * kGroup)) * sizeof(float));
-        quantize_group(padded, q + g * kGroup, d + g, z + g, s + g, s_half + 2 * g);
+        quantize_group(padded, q + g * kGroup, d + g, z == nullptr ? z : z + g, s + g, s_half + 2 * g);
     }
 }
 

@@ -3,9 +3,9 @@
 Owns: the products as single calls, for tests and benchmarks (the forward pass makes them itself), and the definition of
 every bit of them in numpy. Needs the native code. Refuses to know: where a matrix comes from.
 
-A quantized weight is code × scale + minimum. Activations are quantized too, 32 at a time: x ≈ d × (q + z), with 256
-codes from the least of them (or zero) to the largest (or zero). With Σ exact in integers, an output is, group after
-group (q6_k: half group after half group),
+A quantized weight is code × scale + minimum. Activations are quantized too, 32 at a time: x ≈ d × (q + z). Without
+`zeros`, z = 0 and d = max|x| / 127; with them, 256 codes reach from the least x (or zero) to the largest (or zero).
+With Σ exact in integers, an output is, group after group (q6_k: half group after half group),
 
     acc = fma(float(Σ code·(q + z)) × scale, d, acc);  acc = fma(minimum, d × Σ (q + z), acc)
 
@@ -79,17 +79,17 @@ def unpack_rows(w: PackedMatrix, indices: npt.NDArray[np.int64]) -> F32:
     return out
 
 
-def matmul_packed(x: F32, w: PackedMatrix, level: str) -> F32:
+def matmul_packed(x: F32, w: PackedMatrix, level: str, *, zeros: bool = False) -> F32:
     """x @ w.T at a native level, for example `avx2`: (rows, k) × (n, k) → a new array (rows, n)."""
     out = np.empty((len(x), w.n), np.float32)
-    _native.matmul_packed(level, w, x, out, bf16=False)
+    _native.matmul_packed(level, w, x, out, bf16=False, zeros=zeros)
     return out
 
 
 def matmul_bf16(x: F32, w: PackedMatrix, level: str) -> F32:
     """`matmul_packed` by the units for bf16. ValueError where a level has none for it: see `multiplies_bf16`."""
     out = np.empty((len(x), w.n), np.float32)
-    _native.matmul_packed(level, w, x, out, bf16=True)
+    _native.matmul_packed(level, w, x, out, bf16=True, zeros=False)
     return out
 
 
@@ -98,10 +98,10 @@ def multiplies_bf16(level: str, kind: str) -> bool:
     return _native.multiplies_bf16(level, kind)
 
 
-def quantize_activations(x: F32, level: str) -> QuantizedRows:
+def quantize_activations(x: F32, level: str, *, zeros: bool = False) -> QuantizedRows:
     """What `matmul_packed` makes of x first, where weights are quantized. Every level gives the same bits."""
     to = _room_for(x)
-    _native.quantize_activations(level, x, to.q, to.d, to.z, to.s, to.s_half)
+    _native.quantize_activations(level, x, to.q, to.d, to.z, to.s, to.s_half, zeros=zeros)
     return to
 
 
@@ -113,7 +113,7 @@ def round_activations(x: F32, level: str) -> U16:
     return tiles.swapaxes(1, 2).reshape(-1, groups * GROUP)[:rows]
 
 
-def reference_quantize(x: F32) -> QuantizedRows:
+def reference_quantize(x: F32, *, zeros: bool = False) -> QuantizedRows:
     """`quantize_activations` in numpy. A group that holds an infinity or not-a-number has such a d, q and z are 0."""
     require("x", x, np.float32, None, None)
     to = _room_for(x)
@@ -122,9 +122,11 @@ def reference_quantize(x: F32) -> QuantizedRows:
     padded.reshape(rows, -1)[:, : x.shape[1]] = x
     with np.errstate(all="ignore"):
         high, below = np.maximum(padded.max(axis=2), 0), np.maximum(-padded.min(axis=2), 0)
-        to.d[:] = high / np.float32(255) + below / np.float32(255)
+        even, end_to_end = np.maximum(high, below) / np.float32(127), high / np.float32(255) + below / np.float32(255)
+        to.d[:] = end_to_end if zeros else even
         some = (to.d > 0) & (to.d < np.inf)
-        to.z[:] = np.where(some, 128 - np.minimum(np.rint(below / to.d), 255), 0)
+        if zeros:
+            to.z[:] = np.where(some, 128 - np.minimum(np.rint(below / to.d), 255), 0)
         whole = np.rint(padded / to.d[:, :, None]) - to.z[:, :, None]
         held = np.where(some[:, :, None], np.clip(whole, -128, 127), 0)
         to.q[:] = held.reshape(rows, -1)
@@ -134,9 +136,9 @@ def reference_quantize(x: F32) -> QuantizedRows:
     return to
 
 
-def reference_matmul(x: F32, w: GroupedWeights, *, fused: bool = True) -> F32:
+def reference_matmul(x: F32, w: GroupedWeights, *, zeros: bool = False, fused: bool = True) -> F32:
     """`matmul_packed` for quantized weights in numpy, bit for bit. `fused` is false for the portable level."""
-    quantized = reference_quantize(x)
+    quantized = reference_quantize(x, zeros=zeros)
     rows, (n, spans) = len(x), w.scales.shape
     span = w.codes.shape[1] // spans
     sums = quantized.s if span == GROUP else quantized.s_half
@@ -205,7 +207,7 @@ def _room_for(x: F32) -> QuantizedRows:
     return QuantizedRows(
         q=np.empty((rows, groups * GROUP), np.int8),
         d=np.empty((rows, groups), np.float32),
-        z=np.empty((rows, groups), np.int32),
+        z=np.zeros((rows, groups), np.int32),
         s=np.empty((rows, groups), np.float32),
         s_half=np.empty((rows, 2 * groups), np.float32),
     )
