@@ -169,7 +169,7 @@ def main() -> None:
         return
     console = Console()
     if not console.is_terminal:
-        console.width = 160
+        console.width = 180
     for model, of_model in found.items():
         console.print(shown(model, of_model))
 
