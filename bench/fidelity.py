@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -26,7 +26,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from taximeter.engine import kernels
-from taximeter.engine.evaluate import F32, Divergence, LogitSource, divergences
+from taximeter.engine.evaluate import F32, Divergence, LogitSource, PairedDifference, positions
 from taximeter.engine.logit_source import Variant, load_subjects, rows_at_once
 from taximeter.engine.model_store import ModelStore
 from taximeter.records import to_json
@@ -73,8 +73,16 @@ class LlamaCpp:
             yield np.frombuffer(data, np.float32).reshape(rows, self.vocab_size)
 
 
-def measure(model: str, settings: Sequence[str], options: argparse.Namespace) -> dict[str, Divergence]:
-    """Every setting's divergence from the reference, on one model."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One setting's divergence from the reference, and the difference from the last one's at the same positions."""
+
+    divergence: Divergence
+    less_last: PairedDifference | None
+
+
+def measure(model: str, settings: Sequence[str], options: argparse.Namespace) -> dict[str, Found]:
+    """Every setting's divergence from the reference, on one model. The last is llama.cpp's, if it was asked for."""
     store = ModelStore(Settings.load().models_dir)
     variants = [Variant.parse(f"{model},level=reference")]
     variants += [Variant.parse(model if setting == AS_SERVED else f"{model},{setting}") for setting in settings]
@@ -102,33 +110,41 @@ def measure(model: str, settings: Sequence[str], options: argparse.Namespace) ->
             others[source.version] = stack.enter_context(source)
         bars = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
         task = bars.add_task(model)
-        found = divergences(
+        found = positions(
             reference.source,
             list(others.values()),
             passage,
             lambda done, total: bars.update(task, completed=done, total=total),
         )
-    return dict(zip(others, found, strict=True))
+    last = found[-1]
+    return {
+        name: Found(one.divergence(), None if one is last else one.less(last))
+        for name, one in zip(others, found, strict=True)
+    }
 
 
-def shown(model: str, found: dict[str, Divergence]) -> Table:
+def shown(model: str, found: dict[str, Found]) -> Table:
     """One model's table."""
-    first = next(iter(found.values()))
+    first = next(iter(found.values())).divergence
     table = Table(
         title=f"{model}: from the float32 reference, {first.tokens:,} tokens",
-        caption=f"perplexity of the reference: {first.a.perplexity.value:.3f}; ± one standard error",
+        caption=f"perplexity of the reference: {first.a.perplexity.value:.3f}; ± one standard error; "
+        "less the last: the mean difference from the last line at the same positions",
         box=SIMPLE_HEAD,
     )
-    for heading in ("logits", "mean KL, nats", "99 %", "most", "same top token", "Δp of the right token", "perplexity"):
-        table.add_column(heading, justify="left" if heading == "logits" else "right", no_wrap=True)
-    for name, one in found.items():
+    table.add_column("logits", no_wrap=True)
+    for heading in ("mean KL, nats", "less the last", "99 %", "most", "same top token", "less the last", "perplexity"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, of_setting in found.items():
+        one, change = of_setting.divergence, of_setting.less_last
         table.add_row(
             name,
             f"{one.kl_nats.value:.3g} ± {one.kl_nats.standard_error:.1g}",
+            "" if change is None else f"{change.kl_nats.value:+.2g} ± {change.kl_nats.standard_error:.1g}",
             f"{one.kl_p99_nats:.3g}",
             f"{one.kl_max_nats:.3g}",
             f"{one.same_top:.2%} ({one.same_top_low:.2%} to {one.same_top_high:.2%})",
-            f"{one.rms_probability_change:.3g}",
+            "" if change is None else f"{change.same_top.value:+.2%} ± {change.same_top.standard_error:.2%}",
             f"{one.b.perplexity.value:.3f}",
         )
     return table
@@ -153,7 +169,7 @@ def main() -> None:
         return
     console = Console()
     if not console.is_terminal:
-        console.width = 160
+        console.width = 180
     for model, of_model in found.items():
         console.print(shown(model, of_model))
 

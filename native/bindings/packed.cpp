@@ -75,29 +75,31 @@ private:
 
 // Activations in every form that a kernel may read.
 struct Prepared {
-    Prepared(const KernelTable& kernels, const float* x, int64_t rows, int64_t k) {
+    Prepared(const KernelTable& kernels, const float* x, int64_t rows, int64_t k, bool zeros) {
         const int64_t groups = ceil_div(k, kGroup);
         const auto room = [rows](int64_t count, size_t each) {
             return Memory(static_cast<size_t>(rows * count) * each, Memory::Pages::lazily);
         };
         q = room(groups * kGroup, sizeof(std::int8_t));
         d = room(groups, sizeof(float));
+        z = room(groups, sizeof(std::int32_t));
         s = room(groups, sizeof(float));
         s_half = room(2 * groups, sizeof(float));
         bf16 = Memory(static_cast<size_t>(ceil_div(rows, kBf16TileRows) * groups * kBf16TileValues) * sizeof(std::uint16_t),
                       Memory::Pages::lazily);
-        view = {rows, k, q.as<std::int8_t>(), d.as<float>(), s.as<float>(), s_half.as<float>(), x, k, bf16.as<std::uint16_t>(), nullptr};
+        view = {rows, k, q.as<std::int8_t>(), d.as<float>(), zeros ? z.as<std::int32_t>() : nullptr, s.as<float>(), s_half.as<float>(), x, k,
+                bf16.as<std::uint16_t>(), nullptr};
         in_ranges(rows, 8, 0, [&](int64_t begin, int64_t end, std::uint8_t*) noexcept {
             for (int64_t row = begin; row < end; ++row) {
                 const int64_t at = row * groups;
                 kernels.quantize_row(x + row * k, k, q.as<std::int8_t>() + at * kGroup, d.as<float>() + at,
-                                     s.as<float>() + at, s_half.as<float>() + 2 * at);
+                                     zeros ? z.as<std::int32_t>() + at : nullptr, s.as<float>() + at, s_half.as<float>() + 2 * at);
                 kernels.round_row(x + row * k, k, bf16.as<std::uint16_t>() + bf16_row_at(row, k));
             }
         });
     }
 
-    Memory q, d, s, s_half, bf16;
+    Memory q, d, z, s, s_half, bf16;
     PreparedRows view{};
 };
 
@@ -108,7 +110,7 @@ bool multiplies_bf16(const std::string& level, const std::string& format) {
            (units == Bf16Units::bf16_and_quantized_weights && !is_float(known));
 }
 
-void matmul(const std::string& level, const BoundMatrix& matrix, const Input& x, const Output& out, bool bf16) {
+void matmul(const std::string& level, const BoundMatrix& matrix, const Input& x, const Output& out, bool bf16, bool zeros) {
     const KernelTable& kernels = kernel_table(level_named(level));
     const PackedMatrix& w = matrix.shape();
     if (bf16 && !multiplies_bf16(level, std::string(packed_format_name(w.format)))) refuse(level + " has no units for that");
@@ -117,7 +119,7 @@ void matmul(const std::string& level, const BoundMatrix& matrix, const Input& x,
     float* y = checked<float>("out", out, {rows, w.n});
     if (rows == 0) return;
     const nb::gil_scoped_release released;
-    const Prepared prepared(kernels, from, rows, w.k);
+    const Prepared prepared(kernels, from, rows, w.k, zeros);
     const MatmulPackedKernel kernel = bf16 ? kernels.matmul_bf16 : kernels.matmul;
     in_ranges(w.tiles, 8, kMatmulPackedScratchBytes, [&](int64_t begin, int64_t end, std::uint8_t* scratch) noexcept {
         for (int64_t row = 0; row < rows; row += 64)
@@ -125,19 +127,20 @@ void matmul(const std::string& level, const BoundMatrix& matrix, const Input& x,
     });
 }
 
-void quantize_activations(const std::string& level, const Input& x, const Output& q, const Output& d, const Output& s,
-                          const Output& s_half) {
+void quantize_activations(const std::string& level, const Input& x, const Output& q, const Output& d, const Output& z,
+                          const Output& s, const Output& s_half, bool zeros) {
     const KernelTable& kernels = kernel_table(level_named(level));
     const auto* from = checked<const float>("x", x, {kAny, kAny});
     const int64_t rows = size(x, 0), k = size(x, 1), groups = ceil_div(k, kGroup);
     auto* codes = checked<std::int8_t>("q", q, {rows, groups * kGroup});
     auto* scales = checked<float>("d", d, {rows, groups});
+    auto* starts = checked<std::int32_t>("z", z, {rows, groups});
     auto* sums = checked<float>("s", s, {rows, groups});
     auto* half_sums = checked<float>("s_half", s_half, {rows, 2 * groups});
     const nb::gil_scoped_release released;
     for (int64_t row = 0; row < rows; ++row)
-        kernels.quantize_row(from + row * k, k, codes + row * groups * kGroup, scales + row * groups, sums + row * groups,
-                             half_sums + row * 2 * groups);
+        kernels.quantize_row(from + row * k, k, codes + row * groups * kGroup, scales + row * groups, zeros ? starts + row * groups : nullptr,
+                             sums + row * groups, half_sums + row * 2 * groups);
 }
 
 void round_activations(const std::string& level, const Input& x, const Output& out) {
@@ -180,9 +183,10 @@ void bind_packed(nb::module_& m) {
         .def_prop_ro("size_bytes", [](const BoundMatrix& matrix) { return packed_bytes(matrix.shape()); })
         .def("unpack_rows", &BoundMatrix::unpack_rows, nb::arg("indices").noconvert(), nb::arg("out").noconvert());
     m.def("matmul_packed", &matmul, nb::arg("level"), nb::arg("w"), nb::arg("x").noconvert(), nb::arg("out").noconvert(),
-          nb::arg("bf16"));
+          nb::arg("bf16"), nb::arg("zeros"));
     m.def("quantize_activations", &quantize_activations, nb::arg("level"), nb::arg("x").noconvert(),
-          nb::arg("q").noconvert(), nb::arg("d").noconvert(), nb::arg("s").noconvert(), nb::arg("s_half").noconvert());
+          nb::arg("q").noconvert(), nb::arg("d").noconvert(), nb::arg("z").noconvert(), nb::arg("s").noconvert(), nb::arg("s_half").noconvert(),
+          nb::arg("zeros"));
     m.def("round_activations", &round_activations, nb::arg("level"), nb::arg("x").noconvert(), nb::arg("out").noconvert());
     m.def("multiplies_bf16", &multiplies_bf16, nb::arg("level"), nb::arg("format"));
     m.def("quantize_rows", &quantize_rows, nb::arg("format"), nb::arg("weights").noconvert());

@@ -27,13 +27,16 @@ void PreparedBuffer::resize(std::int64_t rows, std::int64_t k) {
     const std::int64_t padded = round_up(k, kGroup);
     q = room(rows * padded, sizeof(std::int8_t));
     d = room(rows * padded / kGroup, sizeof(float));
+    z = room(rows * padded / kGroup, sizeof(std::int32_t));
     s = room(rows * padded / kGroup, sizeof(float));
     s_half = room(rows * padded / (kGroup / 2), sizeof(float));
     bf16 = room(round_up(rows, kBf16TileRows) * padded, sizeof(std::uint16_t));
 }
 
-PreparedRows PreparedBuffer::view(std::int64_t rows, std::int64_t k, const float* f32, std::int64_t f32_stride) const {
-    return {rows, k, q.as<std::int8_t>(), d.as<float>(), s.as<float>(), s_half.as<float>(), f32, f32_stride, bf16.as<std::uint16_t>(), nullptr};
+PreparedRows PreparedBuffer::view(std::int64_t rows, std::int64_t k, const float* f32, std::int64_t f32_stride,
+                                   bool zeros) const {
+    return {rows, k, q.as<std::int8_t>(), d.as<float>(), zeros ? z.as<std::int32_t>() : nullptr, s.as<float>(), s_half.as<float>(),
+            f32, f32_stride, bf16.as<std::uint16_t>(), nullptr};
 }
 
 void RotaryTable::reach(std::int64_t position, const std::vector<double>& turns) {

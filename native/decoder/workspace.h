@@ -19,9 +19,9 @@ const std::vector<const char*>& phase_names();
 // Rows in the forms that products read, one after the other.
 struct PreparedBuffer {
     void resize(std::int64_t rows, std::int64_t k);
-    PreparedRows view(std::int64_t rows, std::int64_t k, const float* f32, std::int64_t f32_stride) const;
+    PreparedRows view(std::int64_t rows, std::int64_t k, const float* f32, std::int64_t f32_stride, bool zeros = false) const;
 
-    Memory q, d, s, s_half, bf16;
+    Memory q, d, z, s, s_half, bf16;
 };
 
 // Cosines and sines of every position until the furthest one seen.

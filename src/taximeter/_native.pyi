@@ -48,15 +48,17 @@ def kv_put(
     slots: npt.NDArray[np.int64],
 ) -> None: ...
 def matmul_packed(
-    level: str, w: PackedMatrix, x: npt.NDArray[np.float32], out: npt.NDArray[np.float32], bf16: bool
+    level: str, w: PackedMatrix, x: npt.NDArray[np.float32], out: npt.NDArray[np.float32], bf16: bool, zeros: bool
 ) -> None: ...
 def quantize_activations(
     level: str,
     x: npt.NDArray[np.float32],
     q: npt.NDArray[np.int8],
     d: npt.NDArray[np.float32],
+    z: npt.NDArray[np.int32],
     s: npt.NDArray[np.float32],
     s_half: npt.NDArray[np.float32],
+    zeros: bool,
 ) -> None: ...
 def round_activations(level: str, x: npt.NDArray[np.float32], out: npt.NDArray[np.uint16]) -> None: ...
 def multiplies_bf16(level: str, format: str) -> bool:

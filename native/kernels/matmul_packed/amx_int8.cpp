@@ -19,9 +19,10 @@ namespace {
 constexpr int kUnitRows = 16;
 constexpr int kUnitGroups = 12;  // of a stretch, at most: with its sums and its rows it stays in the first cache
 
-using UnitGroup = GroupInScratch<1, 1>;
+template <int kZeros>
+using UnitGroup = GroupInScratch<1, 1, kZeros>;
 constexpr int64_t kUnitSumBytes = kUnitRows * 64;  // of a group
-constexpr int64_t kUnitScratchBytes = kUnitGroups * (UnitGroup::kBytes + kUnitSumBytes);
+constexpr int64_t kUnitScratchBytes = kUnitGroups * (UnitGroup<1>::kBytes + kUnitSumBytes);
 
 // The rows of a pass, in blocks of one size, which differs from pass to pass. The last block begins early enough to be whole,
 // and computes some rows a second time.
@@ -49,16 +50,18 @@ inline void with_unit_rows(int64_t rows, Body body) {
 }
 
 // What happens to a block of R rows. Their integers are read where they were prepared; their scales lie group by group,
-// R d's and then R s's.
-template <int R>
+// R d's, R s's and, where rows have zeros, R z's.
+template <int R, int kZeros>
 struct UnitBlock {
-    static constexpr int kScaleBytes = 2 * R * 4;  // of a group
+    using Group = UnitGroup<kZeros>;
+    static constexpr int kScaleBytes = (2 + kZeros) * R * 4;  // of a group
 
     static void arrange(const PreparedRows* x, int64_t row, int64_t groups, uint8_t* to) {
         for (int64_t g = 0; g < groups; ++g, to += kScaleBytes)
             for (int r = 0; r < R; ++r) {
                 memcpy(to + r * 4, x->d + (row + r) * groups + g, 4);
                 memcpy(to + (R + r) * 4, x->s + (row + r) * groups + g, 4);
+                if constexpr (kZeros) memcpy(to + (2 * R + r) * 4, x->z + (row + r) * groups + g, 4);
             }
     }
 
@@ -76,7 +79,7 @@ struct UnitBlock {
         alignas(64) int32_t magic[kTileRows];
         for (int32_t& bits : magic) bits = kMagicBits;
         before_tile_load();
-        for (int64_t g = 0; g < count; ++g, weights += UnitGroup::kBytes, q += kGroup, sums += kUnitSumBytes) {
+        for (int64_t g = 0; g < count; ++g, weights += Group::kBytes, q += kGroup, sums += kUnitSumBytes) {
             _tile_loadd(0, magic, 0);  // the same line for every row
             _tile_loadd(1, q, k);
             _tile_loadd(2, weights, 64);
@@ -90,13 +93,17 @@ struct UnitBlock {
                                   bool begins, float* outputs, const uint8_t* soon, int64_t lines) {
         __m512 acc[R];
         for (int r = 0; r < R; ++r) acc[r] = begins ? _mm512_setzero_ps() : _mm512_load_ps(outputs + r * kTileRows);
-        for (int64_t g = 0; g < count; ++g, weights += UnitGroup::kBytes, sums += kUnitSumBytes, scales += kScaleBytes) {
+        for (int64_t g = 0; g < count; ++g, weights += Group::kBytes, sums += kUnitSumBytes, scales += kScaleBytes) {
             for (int64_t line = 0; line < lines; ++line, soon += 64) _mm_prefetch(soon, _MM_HINT_T0);
-            const UnitGroup group{weights};
+            const Group group{weights};
+            __m512i codes;
+            if constexpr (kZeros) codes = group.sum(0, 0);
             const __m512 scale = group.scale(0, 0), less_magic = group.less_magic(0, 0), minimum = group.minimum(0, 0);
 #pragma GCC unroll 16
             for (int r = 0; r < R; ++r) {
-                const __m512 product = _mm512_fmadd_ps(_mm512_load_ps(sums + r * 64), scale, less_magic);
+                __m512i sum = _mm512_load_si512(sums + r * 64);
+                if constexpr (kZeros) sum = _mm512_dpwssd_epi32(sum, codes, spread_quad(scales + (2 * R + r) * 4));
+                const __m512 product = _mm512_fmadd_ps(_mm512_castsi512_ps(sum), scale, less_magic);
                 const __m512 with_scale = _mm512_fmadd_ps(product, spread_f32(scales + r * 4), acc[r]);
                 acc[r] = _mm512_fmadd_ps(minimum, spread_f32(scales + (R + r) * 4), with_scale);
             }
@@ -105,14 +112,14 @@ struct UnitBlock {
     }
 };
 
-template <class F, int R>
+template <class F, int R, int kZeros>
 inline void unit_pass(const PackedMatrix* w, const PreparedRows* x, int64_t row, UnitBlocks blocks, int64_t tile_begin,
                       int64_t tile_end, float* y, int64_t y_stride, uint8_t* scratch) {
-    using Block = UnitBlock<R>;
+    using Block = UnitBlock<R, kZeros>;
     const int64_t groups = w->k / kGroup, stretches = (groups + kUnitGroups - 1) / kUnitGroups;
     const int64_t even = (groups + stretches - 1) / stretches;
     uint8_t* weights = scratch;
-    uint8_t* sums = weights + kUnitGroups * UnitGroup::kBytes;
+    uint8_t* sums = weights + kUnitGroups * Block::Group::kBytes;
     float* outputs = reinterpret_cast<float*>(scratch + kUnitScratchBytes);
     uint8_t* scales = reinterpret_cast<uint8_t*>(outputs + blocks.count * R * kTileRows);
     if (!are_arranged(x, row, blocks.rows, 1))
@@ -124,7 +131,7 @@ inline void unit_pass(const PackedMatrix* w, const PreparedRows* x, int64_t row,
         const uint8_t* soon = w->data + (tile + 1) * w->tile_bytes;  // past the last tile it does no harm
         for (int64_t g = 0; g < groups; g += even) {
             const int64_t count = smaller(groups - g, even);
-            unpack_stretch<F, 1>(w, tile, g, count, weights);
+            unpack_stretch<F, 1, kZeros>(w, tile, g, count, weights);
             for (int64_t b = 0; b < blocks.count; ++b, soon += count * lines * 64) {
                 Block::sum_up(weights, x->q + (row + blocks.begin(b)) * w->k + g * kGroup, w->k, count, sums);
                 Block::add_scaled(weights, sums, scales + (b * groups + g) * Block::kScaleBytes, count, g == 0,
@@ -145,7 +152,7 @@ struct UnitProduct {
     static void run(const PackedMatrix* w, const PreparedRows* x, int64_t row_begin, int64_t row_end, int64_t tile_begin,
                     int64_t tile_end, float* y, int64_t y_stride, uint8_t* scratch) {
         if constexpr (F::kParts == 1) {
-            const int64_t rows = row_end - row_begin, row_bytes = w->k / kGroup * 8 + kTileRows * 4;
+            const int64_t rows = row_end - row_begin, row_bytes = w->k / kGroup * 12 + kTileRows * 4;
             // A pass computes up to a block of rows twice, less one.
             const int64_t fit = (kMatmulPackedScratchBytes - kUnitScratchBytes) / row_bytes - kUnitRows;
             if (fit > kBlockRows) {
@@ -156,7 +163,8 @@ struct UnitProduct {
                         matmul_packed_avx512(w, x, row, row + blocks.rows, tile_begin, tile_end, y, y_stride, scratch);
                     else
                         with_unit_rows(blocks.size, [=]<int R>() {
-                            unit_pass<F, R>(w, x, row, blocks, tile_begin, tile_end, y, y_stride, scratch);
+                            const auto pass = x->z != nullptr ? unit_pass<F, R, 1> : unit_pass<F, R, 0>;
+                            pass(w, x, row, blocks, tile_begin, tile_end, y, y_stride, scratch);
                         });
                 }
                 return;

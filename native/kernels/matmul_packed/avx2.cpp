@@ -3,6 +3,7 @@
 #include "matmul_packed.h"
 
 #include <immintrin.h>
+#include <math.h>
 #include <string.h>
 
 #include "packed/half.h"
@@ -64,16 +65,33 @@ struct Wide {
     __m256i codes(int plane, int quad, int half) const { return load(group + 64 * (8 * plane + quad) + 32 * half); }
 };
 
-// The scales and minimums of one group.
+// The scales and minimums of one group, and where rows have zeros the sums of its codes.
 struct Scales {
     __m256 scale[2][2], minimum[2][2];  // parts × halves
+    __m256i sum[2][2];
 };
 
+// A sum of codes for each of eight rows, added as bytes first: none of the parts comes to more than a byte holds.
 template <PackedFormat F>
-inline Scales scales(const uint8_t* block, int group) {
+inline __m256i sum_of_codes(const uint8_t* group, int part, int half) {
+    __m256i sum = _mm256_setzero_si256();
+    for (int plane = 0; plane < Form<F>::planes; ++plane) {
+        __m256i bytes = _mm256_setzero_si256();
+        for (int quad = part * Form<F>::part_quads; quad < (part + 1) * Form<F>::part_quads; ++quad)
+            bytes = _mm256_add_epi8(bytes, Packed<F>{group}.codes(plane, quad, half));
+        const __m256i pairs = _mm256_maddubs_epi16(bytes, _mm256_set1_epi8(1));
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(plane ? 16 : 1)));
+    }
+    return sum;
+}
+
+template <PackedFormat F>
+inline Scales scales(const uint8_t* block, int group, const uint8_t* codes) {
     constexpr float offset = Form<F>::layout.offset;
     Scales to;
     for (int half = 0; half < 2; ++half) {
+        for (int part = 0; part < Form<F>::parts; ++part)
+            to.sum[part][half] = codes != nullptr ? sum_of_codes<F>(codes, part, half) : _mm256_setzero_si256();
         const __m256 d = load_halves(block + 16 * half);
         if constexpr (F == kPackedQ6_K) {
             for (int part = 0; part < 2; ++part) {
@@ -97,13 +115,15 @@ inline Scales scales(const uint8_t* block, int group) {
 // The activations of R rows that a group needs: row r's at r × the stride.
 struct Rows {
     const int8_t* q;
-    const float *d, *s;
+    const float* d;
+    const int32_t* z;
+    const float* s;
     int64_t q_stride, d_stride, s_stride;
 
     template <PackedFormat F>
     static Rows of(const PreparedRows* x, int64_t row, int64_t group) {
         const int64_t groups = x->k / kGroup, parts = Form<F>::parts, at = row * groups + group;
-        return {x->q + at * kGroup, x->d + at, (parts == 2 ? x->s_half : x->s) + at * parts, x->k, groups, groups * parts};
+        return {x->q + at * kGroup, x->d + at, x->z == nullptr ? nullptr : x->z + at, (parts == 2 ? x->s_half : x->s) + at * parts, x->k, groups, groups * parts};
     }
 };
 
@@ -155,9 +175,12 @@ template <PackedFormat F, int R, typename Source>
             }
             for (int r = 0; r < R; ++r) {
                 const __m256 d = _mm256_set1_ps(x.d[r * x.d_stride]), s = _mm256_set1_ps(x.s[r * x.s_stride + part]);
+                const __m256i z = _mm256_set1_epi32(x.z == nullptr ? 0 : x.z[r * x.d_stride]);
                 for (int h = 0; h < H; ++h) {
                     __m256& sum = acc[r][first + h];
-                    const __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(sums[r][h]), w.scale[part][first + h]);
+                    // A sum of codes is below 2¹³: of its 16 bit halves the upper one is zero.
+                    const __m256i whole = _mm256_add_epi32(sums[r][h], _mm256_madd_epi16(w.sum[part][first + h], z));
+                    const __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(whole), w.scale[part][first + h]);
                     sum = _mm256_fmadd_ps(scaled, d, sum);
                     sum = _mm256_fmadd_ps(w.minimum[part][first + h], s, sum);
                 }
@@ -199,7 +222,7 @@ inline void few_rows(const PackedMatrix* w, const PreparedRows* x, int64_t row, 
             ask_for(block_scales + kScalesAhead, Form<F>::layout.scale_bytes);
             for (int g = 0; g < block_groups; ++g, codes += Form<F>::code_bytes) {
                 ask_for(codes + kCodesAhead, Form<F>::code_bytes);
-                add_group<F, R>(Packed<F>{codes}, scales<F>(block_scales, g), Rows::of<F>(x, row, block * block_groups + g), acc);
+                add_group<F, R>(Packed<F>{codes}, scales<F>(block_scales, g, x->z != nullptr ? codes : nullptr), Rows::of<F>(x, row, block * block_groups + g), acc);
             }
         }
         for (int r = 0; r < R; ++r) put(acc[r], y + (row + r) * y_stride + tile * kTileRows, columns_of(w, tile));
@@ -215,7 +238,7 @@ struct Working {
 static_assert(sizeof(Working) <= kMatmulPackedScratchBytes);
 
 template <PackedFormat F>
-inline void widen(const PackedMatrix* w, const uint8_t* tile, int64_t group, int count, Working& to) {
+inline void widen(const PackedMatrix* w, const uint8_t* tile, int64_t group, int count, bool zeros, Working& to) {
     for (int i = 0; i < count; ++i) {
         const Packed<F> source{tile + (group + i) * Form<F>::code_bytes};
         for (int plane = 0; plane < Form<F>::planes; ++plane)
@@ -224,7 +247,9 @@ inline void widen(const PackedMatrix* w, const uint8_t* tile, int64_t group, int
                     _mm256_store_si256(reinterpret_cast<__m256i*>(to.codes[i] + 64 * (8 * plane + quad) + 32 * half),
                                        source.codes(plane, quad, half));
         constexpr int block_groups = Form<F>::block_groups;
-        to.scales[i] = scales<F>(scales_of<F>(w, tile, (group + i) / block_groups), static_cast<int>((group + i) % block_groups));
+        to.scales[i] =
+            scales<F>(scales_of<F>(w, tile, (group + i) / block_groups), static_cast<int>((group + i) % block_groups),
+                      zeros ? source.group : nullptr);
     }
 }
 
@@ -245,7 +270,7 @@ inline void many_rows(const PackedMatrix* w, const PreparedRows* x, int64_t row,
     memset(work.acc, 0, static_cast<size_t>(rows) * sizeof work.acc[0]);
     for (int64_t group = 0; group < w->k / kGroup; group += kSuperBlockGroups) {
         const int count = static_cast<int>(smaller(kSuperBlockGroups, w->k / kGroup - group));
-        widen<F>(w, tile_of(w, tile), group, count, work);
+        widen<F>(w, tile_of(w, tile), group, count, x->z != nullptr, work);
         int64_t r = 0;
         for (; r + 4 <= rows; r += 4) add_groups<F, 4>(work, x, row + r, group, count, work.acc + r);
         for (; r < rows; ++r) add_groups<F, 1>(work, x, row + r, group, count, work.acc + r);
@@ -342,29 +367,46 @@ inline int sum_lanes(__m128i a) {
     return _mm_cvtsi128_si32(_mm_add_epi32(a, _mm_shuffle_epi32(a, 0xb1)));
 }
 
-inline void quantize_group(const float* x, int8_t* q, float* d, float* s, float* s_half) {
-    __m256 values[4];
-    __m256i most = _mm256_setzero_si256();  // as integers, magnitudes keep their order, and what is no number comes last
-    for (int i = 0; i < 4; ++i) {
-        values[i] = _mm256_loadu_ps(x + 8 * i);
-        most = _mm256_max_epi32(most, _mm256_and_si256(_mm256_castps_si256(values[i]), _mm256_set1_epi32(0x7fffffff)));
-    }
+// The largest of four vectors of eight and zero. As integers, numbers above zero keep their order, and what is not a number
+// comes last.
+inline float largest_of(const __m256i (&values)[4]) {
+    __m256i most = _mm256_setzero_si256();
+    for (const __m256i& some : values) most = _mm256_max_epi32(most, some);
     __m128i largest = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
     largest = _mm_max_epi32(largest, _mm_shuffle_epi32(largest, 0x4e));
     largest = _mm_max_epi32(largest, _mm_shuffle_epi32(largest, 0xb1));
-    *d = float_of(static_cast<uint32_t>(_mm_cvtsi128_si32(largest))) / 127.0f;
+    return float_of(static_cast<uint32_t>(_mm_cvtsi128_si32(largest)));
+}
 
-    const __m256 divisor = _mm256_set1_ps(*d), nonzero = _mm256_cmp_ps(divisor, _mm256_setzero_ps(), _CMP_NEQ_UQ);
+inline void quantize_group(const float* x, int8_t* q, float* d, int32_t* z, float* s, float* s_half) {
+    __m256i values[4], negatives[4];
+    for (int i = 0; i < 4; ++i) {
+        values[i] = load(x + 8 * i);
+        negatives[i] = _mm256_xor_si256(values[i], _mm256_set1_epi32(INT32_MIN));
+    }
+    const float high = largest_of(values), below = largest_of(negatives);
+    // Without z, whichever reaches further; as integers, since what is not a number reaches furthest.
+    const uint32_t further = bits_of(high) > bits_of(below) ? bits_of(high) : bits_of(below);
+    *d = z != nullptr ? high / 255.0f + below / 255.0f : float_of(further) / 127.0f;
+    const bool some = *d > 0.0f && *d < INFINITY;
+    const int32_t zero =
+        some && z != nullptr ? 128 - static_cast<int32_t>(smaller(_mm_cvtss_si32(_mm_set_ss(below / *d)), 255)) : 0;
+    if (z != nullptr) *z = zero;
+
+    const __m256 divisor = _mm256_set1_ps(*d), kept = _mm256_castsi256_ps(_mm256_set1_epi32(some ? -1 : 0));
     __m256i whole[4];
-    for (int i = 0; i < 4; ++i)
-        whole[i] = _mm256_cvtps_epi32(_mm256_and_ps(_mm256_div_ps(values[i], divisor), nonzero));
+    for (int i = 0; i < 4; ++i) {
+        const __m256 scaled = _mm256_and_ps(_mm256_div_ps(_mm256_castsi256_ps(values[i]), divisor), kept);
+        whole[i] = _mm256_sub_epi32(_mm256_cvtps_epi32(scaled), _mm256_set1_epi32(zero));
+    }
     const __m256i bytes = _mm256_permutevar8x32_epi32(
         _mm256_packs_epi16(_mm256_packs_epi32(whole[0], whole[1]), _mm256_packs_epi32(whole[2], whole[3])),
         _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), bytes);
 
     const __m256i sums = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes), _mm256_set1_epi16(1));
-    const int first = sum_lanes(_mm256_castsi256_si128(sums)), second = sum_lanes(_mm256_extracti128_si256(sums, 1));
+    const int first = sum_lanes(_mm256_castsi256_si128(sums)) + 16 * zero;
+    const int second = sum_lanes(_mm256_extracti128_si256(sums, 1)) + 16 * zero;
     s_half[0] = *d * static_cast<float>(first);
     s_half[1] = *d * static_cast<float>(second);
     *s = *d * static_cast<float>(first + second);
@@ -377,13 +419,13 @@ void matmul_packed_avx2(const PackedMatrix* w, const PreparedRows* x, int64_t ro
     kMultiply[w->format](w, x, row_begin, row_end, tile_begin, tile_end, y, y_stride, *static_cast<Working*>(scratch));
 }
 
-void quantize_row_avx2(const float* x, int64_t k, int8_t* q, float* d, float* s, float* s_half) noexcept {
+void quantize_row_avx2(const float* x, int64_t k, int8_t* q, float* d, int32_t* z, float* s, float* s_half) noexcept {
     const int64_t whole = k / kGroup;
-    for (int64_t g = 0; g < whole; ++g) quantize_group(x + g * kGroup, q + g * kGroup, d + g, s + g, s_half + 2 * g);
+    for (int64_t g = 0; g < whole; ++g) quantize_group(x + g * kGroup, q + g * kGroup, d + g, z == nullptr ? z : z + g, s + g, s_half + 2 * g);
     if (k % kGroup) {
         float padded[kGroup] = {};
         memcpy(padded, x + whole * kGroup, static_cast<size_t>(k % kGroup) * sizeof(float));
-        quantize_group(padded, q + whole * kGroup, d + whole, s + whole, s_half + 2 * whole);
+        quantize_group(padded, q + whole * kGroup, d + whole, z == nullptr ? z : z + whole, s + whole, s_half + 2 * whole);
     }
 }
 

@@ -2,6 +2,7 @@
 #include "matmul_packed.h"
 
 #include <immintrin.h>
+#include <math.h>
 #include <string.h>
 
 namespace {
@@ -93,30 +94,57 @@ void matmul_packed_avx512(const PackedMatrix* w, const PreparedRows* x, int64_t 
     }
 }
 
-void quantize_row_avx512(const float* x, int64_t k, int8_t* q, float* d, float* s, float* s_half) noexcept {
+namespace {
+
+// The largest of two vectors and zero, and the largest of their negatives and zero. As integers, numbers above zero keep their
+// order, and what is not a number comes last.
+struct Ends {
+    float high, below, furthest;  // the last is the larger one
+    Ends(__m512 a, __m512 b) {
+        const __m512i sign = _mm512_set1_epi32(INT32_MIN), a_bits = _mm512_castps_si512(a), b_bits = _mm512_castps_si512(b);
+        const __m512i up = _mm512_max_epi32(a_bits, b_bits);
+        const __m512i down = _mm512_max_epi32(_mm512_xor_si512(a_bits, sign), _mm512_xor_si512(b_bits, sign));
+        // Both at once: one in the lower half, the other in the upper one.
+        __m512i both = _mm512_max_epi32(_mm512_shuffle_i64x2(up, down, 0x44), _mm512_shuffle_i64x2(up, down, 0xee));
+        both = _mm512_max_epi32(both, _mm512_shuffle_i64x2(both, both, 0xb1));
+        both = _mm512_max_epi32(both, _mm512_shuffle_epi32(both, _MM_PERM_BADC));
+        both = _mm512_max_epi32(both, _mm512_shuffle_epi32(both, _MM_PERM_CDAB));
+        both = _mm512_max_epi32(both, _mm512_setzero_si512());
+        const __m128i first = _mm512_castsi512_si128(both), second = _mm512_extracti32x4_epi32(both, 2);
+        high = _mm_cvtss_f32(_mm_castsi128_ps(first));
+        below = _mm_cvtss_f32(_mm_castsi128_ps(second));
+        furthest = _mm_cvtss_f32(_mm_castsi128_ps(_mm_max_epi32(first, second)));
+    }
+};
+
+}  // namespace
+
+void quantize_row_avx512(const float* x, int64_t k, int8_t* q, float* d, int32_t* z, float* s, float* s_half) noexcept {
     for (int64_t g = 0; g * kGroup < k; ++g) {
         const int64_t left = smaller(k - g * kGroup, kGroup);
         const uint32_t mask = static_cast<uint32_t>((uint64_t{1} << left) - 1U);
         const __m512 a = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), x + g * kGroup);
         const __m512 b = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask >> 16), x + g * kGroup + 16);
-        // As integers, magnitudes keep their order, and what is not a number comes last.
-        const __m512i largest =
-            _mm512_max_epi32(_mm512_castps_si512(_mm512_abs_ps(a)), _mm512_castps_si512(_mm512_abs_ps(b)));
-        const float scale =
-            _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(largest)))) / 127.0f;
-        int32_t sums[2] = {0, 0};
-        __m128i halves[2] = {_mm_setzero_si128(), _mm_setzero_si128()};
-        if (scale != 0.0f) {
-            const __m512i first = _mm512_cvtps_epi32(_mm512_div_ps(a, _mm512_set1_ps(scale)));
-            const __m512i second = _mm512_cvtps_epi32(_mm512_div_ps(b, _mm512_set1_ps(scale)));
-            halves[0] = _mm512_cvtsepi32_epi8(first);  // past a byte only where the scale is a denormal, or no number
-            halves[1] = _mm512_cvtsepi32_epi8(second);
-            sums[0] = _mm512_reduce_add_epi32(_mm512_cvtepi8_epi32(halves[0]));
-            sums[1] = _mm512_reduce_add_epi32(_mm512_cvtepi8_epi32(halves[1]));
+        const Ends ends(a, b);
+        const float scale = z != nullptr ? ends.high / 255.0f + ends.below / 255.0f : ends.furthest / 127.0f;
+        int32_t zero = 0, sums[2] = {0, 0};
+        __m256i bytes = _mm256_setzero_si256();
+        if (scale > 0.0f && scale < INFINITY) {
+            if (z != nullptr) zero = 128 - static_cast<int32_t>(smaller(_mm_cvtss_si32(_mm_set_ss(ends.below / scale)), 255));
+            const auto bytes_of = [scale, zero](__m512 values) {
+                const __m512i whole = _mm512_cvtps_epi32(_mm512_div_ps(values, _mm512_set1_ps(scale)));
+                return _mm512_cvtsepi32_epi8(_mm512_sub_epi32(whole, _mm512_set1_epi32(zero)));
+            };
+            bytes = _mm256_inserti128_si256(_mm256_castsi128_si256(bytes_of(a)), bytes_of(b), 1);
+            // Sums of eight bytes, each 128 more than it is.
+            __m256i eights = _mm256_sad_epu8(_mm256_xor_si256(bytes, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
+            eights = _mm256_add_epi64(eights, _mm256_shuffle_epi32(eights, 0x4e));
+            sums[0] = _mm_cvtsi128_si32(_mm256_castsi256_si128(eights)) + 16 * (zero - 128);
+            sums[1] = _mm_cvtsi128_si32(_mm256_extracti128_si256(eights, 1)) + 16 * (zero - 128);
         }
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(q + g * kGroup), halves[0]);
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(q + g * kGroup + 16), halves[1]);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(q + g * kGroup), bytes);
         d[g] = scale;
+        if (z != nullptr) z[g] = zero;
         s[g] = scale * static_cast<float>(sums[0] + sums[1]);
         for (int half = 0; half < 2; ++half) s_half[g * 2 + half] = scale * static_cast<float>(sums[half]);
     }

@@ -1,10 +1,10 @@
 // y = x · wᵀ for packed weights. x comes prepared, once for all matrices that read it.
 //
 // What one output is, exactly, at every level with fused multiply-add, however many rows are computed together:
-//   quantized weights, by `matmul`: x is int8 with a scale for every group of 32.
+//   quantized weights, by `matmul`: x is int8 with a scale and perhaps a zero for every group of 32, x ≈ d × (q + z).
 //                  acc = 0; for every group g in ascending order (q6_k: every half group)
-//                  acc = fma(float(Σ code·q) · scale, d, acc);  acc = fma(minimum, s, acc)
-//              where Σ is exact in integers, d the row's scale of the group and s = d × Σ q (over the group, or half group)
+//                  acc = fma(float(Σ code·(q + z)) · scale, d, acc);  acc = fma(minimum, s, acc)
+//              where Σ is exact in integers, d the row's scale of the group and s = d × Σ (q + z) (over the group, or half group)
 //   float weights, by `matmul`: acc = 0; for every feature in ascending order acc = fma(w, x, acc)
 //   any weights that a level's `matmul_bf16` takes: w = fma(code, scale, minimum) and x, both rounded to bf16, are multiplied
 //              by units made for it, which add in float32, in an order that is the unit's own and the same for every row
@@ -34,10 +34,11 @@ struct ArrangedRows {
 // Rows of activations in the forms that kernels want; a form that no reader needs is null.
 struct PreparedRows {
     int64_t rows, k;
-    const int8_t* q;      // rows × k_padded (k rounded up to 32, the rest zero)
+    const int8_t* q;      // rows × k_padded (k rounded up to 32, the rest standing for zero)
     const float* d;       // rows × k_padded / 32
-    const float* s;       // rows × k_padded / 32: d × sum of the group's q
-    const float* s_half;  // rows × k_padded / 16: d × sum of the half group's q
+    const int32_t* z;     // rows × k_padded / 32; null: all zero
+    const float* s;       // rows × k_padded / 32: d × sum of the group's q + z
+    const float* s_half;  // rows × k_padded / 16: d × sum of the half group's q + z
     const float* f32;     // rows × f32_stride
     int64_t f32_stride;
     const uint16_t* bf16; // in tiles
@@ -53,9 +54,15 @@ typedef void (*MatmulPackedKernel)(const struct PackedMatrix* w, const struct Pr
                                    int64_t row_end, int64_t tile_begin, int64_t tile_end, float* y, int64_t y_stride,
                                    void* scratch) noexcept;
 
-// One row of k floats into its int8 form: d = max|x| / 127, q = x / d rounded to nearest even (d = 0: all zero).
-// q is padded with zeros to a multiple of 32.
-typedef void (*QuantizeRowKernel)(const float* x, int64_t k, int8_t* q, float* d, float* s, float* s_half) noexcept;
+// One row of k floats into its int8 form, padded to a multiple of 32 with what stands for zero.
+//
+// Without z: d = max|x| / 127, q = x / d rounded to nearest even (d = 0: all zero).
+//
+// With z, the 256 codes are spread from the least value of a group, or zero, to its largest, or zero: where one large value stands
+// alone on its side, steps are half as wide. d = high / 255 + below / 255, where `below` is how far the least lies below zero;
+// z = 128 - below / d, and q = x / d - z, the quotients rounded to nearest even, that of z held to 255 and q within a byte.
+// Zero stays zero. Where d is zero or no finite number, q and z are zero.
+typedef void (*QuantizeRowKernel)(const float* x, int64_t k, int8_t* q, float* d, int32_t* z, float* s, float* s_half) noexcept;
 
 // One row of k floats rounded to bf16 (nearest even; not-a-number stays one) and padded with zeros to a multiple of 32;
 // `out` is the row's place in its first tile.
@@ -64,7 +71,7 @@ typedef void (*RoundRowKernel)(const float* x, int64_t k, uint16_t* out) noexcep
 #define TAXIMETER_MATMUL_PACKED(level)                                                                          \
     void matmul_packed_##level(const struct PackedMatrix*, const struct PreparedRows*, int64_t, int64_t, int64_t, \
                                int64_t, float*, int64_t, void*) noexcept;                                       \
-    void quantize_row_##level(const float*, int64_t, int8_t*, float*, float*, float*) noexcept;                 \
+    void quantize_row_##level(const float*, int64_t, int8_t*, float*, int32_t*, float*, float*) noexcept;       \
     void round_row_##level(const float*, int64_t, uint16_t*) noexcept;
 TAXIMETER_MATMUL_PACKED(portable)
 TAXIMETER_MATMUL_PACKED(avx2)

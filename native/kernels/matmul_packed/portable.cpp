@@ -3,6 +3,7 @@
 // integers, floats to float32.
 #include "matmul_packed.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "packed/half.h"
@@ -47,6 +48,7 @@ struct Working {
     Floats weights[kChunk][kVecs];
     Floats acc[kRowsAtOnce][kVecs];
     Floats scale[2][kVecs], minimum[2][kVecs];
+    Ints sum[2][kVecs];  // of codes
 };
 static_assert(sizeof(Working) <= kMatmulPackedScratchBytes);
 
@@ -117,19 +119,25 @@ inline void sum_plane(const Shorts (*codes)[2][kVecs], const int8_t* q, int quad
     }
 }
 
+// All planes of a part.
 template <PackedFormat F>
-inline void add_group(const Working& w, const int8_t* q, float d, const float* s, Floats (&acc)[kVecs]) {
+inline void sum_part(const Working& w, int part, const int8_t* q, Ints (&sums)[kVecs]) {
     constexpr int quads = Form<F>::part_quads;
+    sum_plane(w.codes[0] + part * quads, q + part * quads * 4, quads, sums);
+    if constexpr (Form<F>::planes == 2) {
+        Ints high[kVecs];
+        sum_plane(w.codes[1], q, quads, high);
+        for (int v = 0; v < kVecs; ++v) sums[v] += 16 * high[v];
+    }
+}
+
+template <PackedFormat F>
+inline void add_group(const Working& w, const int8_t* q, float d, int32_t z, const float* s, Floats (&acc)[kVecs]) {
     for (int part = 0; part < Form<F>::parts; ++part) {
         Ints sums[kVecs];
-        sum_plane(w.codes[0] + part * quads, q + part * quads * 4, quads, sums);
-        if constexpr (Form<F>::planes == 2) {
-            Ints high[kVecs];
-            sum_plane(w.codes[1], q, quads, high);
-            for (int v = 0; v < kVecs; ++v) sums[v] += 16 * high[v];
-        }
+        sum_part<F>(w, part, q, sums);
         for (int v = 0; v < kVecs; ++v) {
-            acc[v] += __builtin_convertvector(sums[v], Floats) * w.scale[part][v] * d;
+            acc[v] += __builtin_convertvector(sums[v] + w.sum[part][v] * z, Floats) * w.scale[part][v] * d;
             acc[v] += w.minimum[part][v] * s[part];
         }
     }
@@ -140,15 +148,18 @@ inline void add_codes(const PackedMatrix* w, const uint8_t* tile, const Prepared
                       Working& work) {
     const int64_t groups = x->k / kGroup;
     const float* sums = Form<F>::parts == 2 ? x->s_half : x->s;
+    int8_t ones[kGroup];
+    memset(ones, 1, sizeof ones);
     for (int64_t g = 0; g < groups; ++g) {
         const uint8_t* scales = scales_of<F>(w, tile, g / Form<F>::block_groups);
         for (int v = 0; v < kVecs; ++v) {
             for (int q = 0; q < 8; ++q) widen_codes<F>(tile + g * Form<F>::code_bytes, q, v, work);
             widen_scales<F>(scales, static_cast<int>(g % Form<F>::block_groups), v, work);
         }
+        for (int part = 0; part < Form<F>::parts; ++part) sum_part<F>(work, part, ones, work.sum[part]);
         for (int64_t r = 0; r < rows; ++r) {
             const int64_t at = (row + r) * groups + g;
-            add_group<F>(work, x->q + at * kGroup, x->d[at], sums + at * Form<F>::parts, work.acc[r]);
+            add_group<F>(work, x->q + at * kGroup, x->d[at], x->z == nullptr ? 0 : x->z[at], sums + at * Form<F>::parts, work.acc[r]);
         }
     }
 }
@@ -205,23 +216,33 @@ constexpr Multiply kMultiply[kPackedFormats] = {
     multiply<kPackedQ4_K>, multiply<kPackedQ5_K>, multiply<kPackedQ6_K>,
 };
 
-// To the nearest integer, halves to even, held within a byte. Not a number gives -128; its group's d says what it was.
-inline int8_t to_int8(float a) {
-    const float within = a >= -128.0f ? (a > 127.0f ? 127.0f : a) : -128.0f;
+// To the nearest integer, halves to even, of what is no further from zero than `most`.
+inline int32_t to_whole(float a, float most) {
+    const float within = a >= -most ? (a > most ? most : a) : -most;
     constexpr float magic = 12582912.0f;
-    return static_cast<int8_t>((within + magic) - magic);
+    return static_cast<int32_t>((within + magic) - magic);
 }
 
-void quantize_group(const float* x, int8_t* q, float* d, float* s, float* s_half) {
-    int32_t largest = 0;  // as integers, magnitudes keep their order, and what is not a number comes last
+void quantize_group(const float* x, int8_t* q, float* d, int32_t* z, float* s, float* s_half) {
+    int32_t high = 0, below = 0;  // as integers, numbers above zero keep their order, and what is not a number comes last
     for (int i = 0; i < kGroup; ++i) {
-        const int32_t magnitude = static_cast<int32_t>(bits_of(x[i]) & 0x7fffffffu);
-        largest = magnitude > largest ? magnitude : largest;
+        const auto bits = static_cast<int32_t>(bits_of(x[i])), negative = static_cast<int32_t>(bits_of(x[i]) ^ 0x80000000u);
+        high = bits > high ? bits : high;
+        below = negative > below ? negative : below;
     }
-    *d = float_of(static_cast<uint32_t>(largest)) / 127.0f;
+    const float least = float_of(static_cast<uint32_t>(below));
+    // Without z, whichever reaches further.
+    const float furthest = float_of(static_cast<uint32_t>(high > below ? high : below));
+    *d = z != nullptr ? float_of(static_cast<uint32_t>(high)) / 255.0f + least / 255.0f : furthest / 127.0f;
+    const bool some = *d > 0.0f && *d < INFINITY;
+    const int32_t zero = some && z != nullptr ? 128 - to_whole(least / *d, 255.0f) : 0;
+    if (z != nullptr) *z = zero;
     int half[2] = {0, 0};
-    for (int i = 0; i < kGroup; ++i) q[i] = *d == 0.0f ? int8_t{0} : to_int8(x[i] / *d);
-    for (int i = 0; i < kGroup; ++i) half[i / 16] += q[i];
+    for (int i = 0; i < kGroup; ++i) {
+        const int32_t byte = some ? to_whole(x[i] / *d, 512.0f) - zero : 0;
+        q[i] = static_cast<int8_t>(byte < -128 ? -128 : byte > 127 ? 127 : byte);
+        half[i / 16] += q[i] + zero;
+    }
     s_half[0] = *d * static_cast<float>(half[0]);
     s_half[1] = *d * static_cast<float>(half[1]);
     *s = *d * static_cast<float>(half[0] + half[1]);
@@ -234,11 +255,11 @@ void matmul_packed_portable(const PackedMatrix* w, const PreparedRows* x, int64_
     kMultiply[w->format](w, x, row_begin, row_end, tile_begin, tile_end, y, y_stride, *static_cast<Working*>(scratch));
 }
 
-void quantize_row_portable(const float* x, int64_t k, int8_t* q, float* d, float* s, float* s_half) noexcept {
+void quantize_row_portable(const float* x, int64_t k, int8_t* q, float* d, int32_t* z, float* s, float* s_half) noexcept {
     for (int64_t g = 0; g * kGroup < k; ++g) {
         float padded[kGroup] = {};
         memcpy(padded, x + g * kGroup, static_cast<size_t>(smaller(kGroup, k - g * kGroup)) * sizeof(float));
-        quantize_group(padded, q + g * kGroup, d + g, s + g, s_half + 2 * g);
+        quantize_group(padded, q + g * kGroup, d + g, z == nullptr ? z : z + g, s + g, s_half + 2 * g);
     }
 }
 

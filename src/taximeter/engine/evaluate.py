@@ -161,6 +161,52 @@ class Divergence:
     b: Perplexity
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Positions:
+    """What `Divergence` is made of, for each position of a text."""
+
+    kl_nats: F64
+    same_top: npt.NDArray[np.bool_]
+    nll_a_nats: F64
+    nll_b_nats: F64
+
+    def divergence(self) -> Divergence:
+        """All of them together."""
+        same_top = int(self.same_top.sum())
+        low, high = wilson_interval(same_top, len(self.kl_nats))
+        median, p90, p99 = (float(value) for value in np.percentile(self.kl_nats, (50, 90, 99)))
+        change = np.exp(-self.nll_b_nats) - np.exp(-self.nll_a_nats)
+        return Divergence(
+            tokens=len(self.kl_nats),
+            kl_nats=Mean.of(self.kl_nats),
+            kl_median_nats=median,
+            kl_p90_nats=p90,
+            kl_p99_nats=p99,
+            kl_max_nats=float(self.kl_nats.max()),
+            same_top=same_top / len(self.kl_nats),
+            same_top_low=low,
+            same_top_high=high,
+            rms_probability_change=float(np.sqrt(np.square(change).mean())),
+            nll_change_nats=Mean.of(self.nll_b_nats - self.nll_a_nats),
+            a=Perplexity.of(self.nll_a_nats),
+            b=Perplexity.of(self.nll_b_nats),
+        )
+
+    def less(self, other: Positions) -> PairedDifference:
+        """What these have beyond `other`'s, which are of the same `a` and text. Some positions are hard for all, so the
+        mean of the differences has a smaller error than the difference of the means."""
+        same_top = self.same_top.astype(np.float64) - other.same_top
+        return PairedDifference(kl_nats=Mean.of(self.kl_nats - other.kl_nats), same_top=Mean.of(same_top))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedDifference:
+    """Means over positions of how much more one source diverges than another, and how much oftener it agrees."""
+
+    kl_nats: Mean
+    same_top: Mean
+
+
 def perplexity(source: LogitSource, passage: Passage, on_progress: Progress | None = None) -> Perplexity:
     """How well `source` predicts a text."""
     nll: list[F64] = []
@@ -173,6 +219,13 @@ def divergences(
     a: LogitSource, others: Sequence[LogitSource], passage: Passage, on_progress: Progress | None = None
 ) -> list[Divergence]:
     """How far each of `others` is from `a` on a text, all of them in one go."""
+    return [found.divergence() for found in positions(a, others, passage, on_progress)]
+
+
+def positions(
+    a: LogitSource, others: Sequence[LogitSource], passage: Passage, on_progress: Progress | None = None
+) -> list[Positions]:
+    """The same, position by position."""
     nll_a: list[F64] = []
     columns = [_Columns() for _ in others]
     for [logits_a, *logits_of_others], targets in _judged([a, *others], passage, on_progress):
@@ -223,32 +276,19 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
 
 
 class _Columns:
-    """What is kept of each position of one comparison."""
+    """What is kept of each position of one comparison, while they come."""
 
     def __init__(self) -> None:
         self.kl: list[F64] = []
         self.nll: list[F64] = []
         self.same_top: list[npt.NDArray[np.bool_]] = []
 
-    def against(self, nll_a: F64) -> Divergence:
-        kl, nll_b = np.concatenate(self.kl), np.concatenate(self.nll)
-        same_top = int(np.concatenate(self.same_top).sum())
-        low, high = wilson_interval(same_top, len(kl))
-        median, p90, p99 = (float(value) for value in np.percentile(kl, (50, 90, 99)))
-        return Divergence(
-            tokens=len(kl),
-            kl_nats=Mean.of(kl),
-            kl_median_nats=median,
-            kl_p90_nats=p90,
-            kl_p99_nats=p99,
-            kl_max_nats=float(kl.max()),
-            same_top=same_top / len(kl),
-            same_top_low=low,
-            same_top_high=high,
-            rms_probability_change=float(np.sqrt(np.square(np.exp(-nll_b) - np.exp(-nll_a)).mean())),
-            nll_change_nats=Mean.of(nll_b - nll_a),
-            a=Perplexity.of(nll_a),
-            b=Perplexity.of(nll_b),
+    def against(self, nll_a: F64) -> Positions:
+        return Positions(
+            kl_nats=np.concatenate(self.kl),
+            same_top=np.concatenate(self.same_top),
+            nll_a_nats=nll_a,
+            nll_b_nats=np.concatenate(self.nll),
         )
 
 

@@ -20,6 +20,7 @@ from taximeter.engine.evaluate import (
     kl_divergence,
     log_softmax,
     perplexity,
+    positions,
     wilson_interval,
 )
 from taximeter.errors import InvariantBroken, RequestError
@@ -101,6 +102,21 @@ def test_everything_that_a_divergence_says() -> None:
     assert found.a.perplexity.value == pytest.approx(2 ** (6 / 4))
     assert found.b.perplexity.value == pytest.approx(2 ** (5 / 4))
     assert (found.same_top_low, found.same_top_high) == wilson_interval(3, 4)
+
+
+def test_two_are_compared_at_the_same_positions() -> None:
+    """One is 1/4 ln 2 from the standard and misses its likeliest token after 0, the other everywhere: three of four
+    positions differ, and the error is that of those differences, not of two means."""
+    standard = Table([[0.5, 0.25, 0.25]] * 3)
+    seldom = Table([[0.25, 0.5, 0.25], [0.5, 0.25, 0.25], [0.5, 0.25, 0.25]])
+    always = Table([[0.25, 0.5, 0.25]] * 3)
+    one, other = positions(standard, [seldom, always], passage(0, 1, 1, 2, 2))
+    found = one.less(other)
+    assert found.kl_nats.value == pytest.approx(-0.25 * math.log(2) * 3 / 4)
+    assert found.kl_nats.standard_error == pytest.approx(0.25 * math.log(2) * math.sqrt(3 / 4 * 1 / 4 * 4 / 3) / 2)
+    assert found.same_top.value == pytest.approx(3 / 4)
+    assert one.less(one).kl_nats == Mean(value=0, standard_error=0)
+    assert [one.divergence(), other.divergence()] == divergences(standard, [seldom, always], passage(0, 1, 1, 2, 2))
 
 
 def test_several_are_compared_in_one_reading() -> None:

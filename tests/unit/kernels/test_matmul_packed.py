@@ -36,6 +36,7 @@ every_level = pytest.mark.parametrize("level", LEVELS)
 quantized = pytest.mark.parametrize("kind", BITS)
 floating = pytest.mark.parametrize("kind", FLOATS)
 few_or_many = pytest.mark.parametrize("copies", [1, 6])  # of some rows: few and many take different ways
+with_and_without = pytest.mark.parametrize("zeros", [False, True], ids=["even", "zeros"])
 
 # One of everything; around one tile and around the rows that kernels take at once; one block, two, and many.
 HOSTILE = [
@@ -95,14 +96,18 @@ def fused(level: str) -> bool:
 
 
 @every_level
+@with_and_without
 @quantized
 @pytest.mark.parametrize(("rows", "n", "blocks"), HOSTILE)
-def test_quantized_weights_follow_the_definition(level: str, kind: str, rows: int, n: int, blocks: int) -> None:
+def test_quantized_weights_follow_the_definition(
+    level: str, kind: str, zeros: bool, rows: int, n: int, blocks: int
+) -> None:
     """Every shape, however ragged, gives the bits that the definition gives."""
     k = blocks * block_weights(kind)
     made, packed = matrix(kind, n, k)
     x = normal(rows, k)
-    assert_same_bits(matmul_packed(x, packed, level), reference_matmul(x, made.weights, fused=fused(level)))
+    expected = reference_matmul(x, made.weights, zeros=zeros, fused=fused(level))
+    assert_same_bits(matmul_packed(x, packed, level, zeros=zeros), expected)
 
 
 @every_level
@@ -119,10 +124,11 @@ def test_float_weights_follow_the_definition(level: str, kind: str, rows: int, n
 
 
 @every_level
+@with_and_without
 @quantized
 @few_or_many
 @pytest.mark.parametrize("codes", ["least", "most", "against the signs"])
-def test_no_sum_overflows(level: str, kind: str, codes: str, copies: int) -> None:
+def test_no_sum_overflows(level: str, kind: str, zeros: bool, codes: str, copies: int) -> None:
     """The largest codes against the largest activations, where integer sums are furthest from zero."""
     k, most = 2 * block_weights(kind), (1 << BITS[kind]) - 1
     x = np.where(np.arange(k) % 2 == 0, 1.0, -1.0).astype(np.float32) if codes == "against the signs" else np.ones(k)
@@ -133,7 +139,8 @@ def test_no_sum_overflows(level: str, kind: str, codes: str, copies: int) -> Non
         pattern[:, 1::2] = 0
     made = make(kind, pattern, np.random.default_rng(0))
     packed = pack(kind, made.rows, k)
-    assert_same_bits(matmul_packed(x, packed, level), reference_matmul(x, made.weights, fused=fused(level)))
+    expected = reference_matmul(x, made.weights, zeros=zeros, fused=fused(level))
+    assert_same_bits(matmul_packed(x, packed, level, zeros=zeros), expected)
 
 
 def unfriendly(kind: str, k: int) -> F32:
@@ -141,6 +148,9 @@ def unfriendly(kind: str, k: int) -> F32:
     match kind:
         case "outliers":
             x[:, ::50] *= 3e4
+        case "one-sided":
+            x = np.abs(x) * np.where(np.arange(8) % 2 == 0, 1, -1).astype(np.float32)[:, None]
+            x[2] = 3.0
         case "zeros":
             x[2] = 0.0
             x[:, 32:64] = 0.0
@@ -154,18 +164,22 @@ def unfriendly(kind: str, k: int) -> F32:
     return x
 
 
-UNFRIENDLY = ["outliers", "zeros", "denormals", "tiny", "large"]
+UNFRIENDLY = ["outliers", "one-sided", "zeros", "denormals", "tiny", "large"]
 
 
 @every_level
+@with_and_without
 @quantized
 @few_or_many
 @pytest.mark.parametrize("values", UNFRIENDLY)
-def test_unfriendly_activations_follow_the_definition(level: str, kind: str, values: str, copies: int) -> None:
+def test_unfriendly_activations_follow_the_definition(
+    level: str, kind: str, zeros: bool, values: str, copies: int
+) -> None:
     """Outliers, rows and groups of zeros, denormals and huge values too."""
     made, packed = matrix(kind, 20, 256)
     x = np.concatenate([unfriendly(values, 256)] * copies)
-    assert_same_bits(matmul_packed(x, packed, level), reference_matmul(x, made.weights, fused=fused(level)))
+    expected = reference_matmul(x, made.weights, zeros=zeros, fused=fused(level))
+    assert_same_bits(matmul_packed(x, packed, level, zeros=zeros), expected)
 
 
 @pytest.mark.parametrize("name", LEVELS)
@@ -174,79 +188,108 @@ def test_unfriendly_activations_follow_the_definition(level: str, kind: str, val
     kind=st.sampled_from(KINDS),
     n=st.sampled_from([1, 16, 30, 133]),
     rows=st.integers(1, 40),
+    zeros=st.booleans(),
     data=st.data(),
 )
-def test_a_row_never_depends_on_its_mates(name: str, kind: str, n: int, rows: int, data: st.DataObject) -> None:
+def test_a_row_never_depends_on_its_mates(
+    name: str, kind: str, n: int, rows: int, zeros: bool, data: st.DataObject
+) -> None:
     """A row gives the same bits alone, in any company, at any place, and however the call is cut."""
     k = 512 if kind not in FLOATS else 77
     packed, x = any_matrix(kind, n, k), normal(rows, k)
     order = data.draw(st.lists(st.integers(0, rows - 1), min_size=1, max_size=150))
-    alone = np.concatenate([matmul_packed(x[r : r + 1], packed, name) for r in range(rows)])
-    assert_same_bits(matmul_packed(x, packed, name), alone)
-    assert_same_bits(matmul_packed(x[order], packed, name), alone[order])
+    alone = np.concatenate([matmul_packed(x[r : r + 1], packed, name, zeros=zeros) for r in range(rows)])
+    assert_same_bits(matmul_packed(x, packed, name, zeros=zeros), alone)
+    assert_same_bits(matmul_packed(x[order], packed, name, zeros=zeros), alone[order])
 
 
 @every_level
+@with_and_without
 @pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "Q6_K"])
-def test_rows_that_need_several_passes_follow_the_definition(level: str, kind: str) -> None:
+def test_rows_that_need_several_passes_follow_the_definition(level: str, zeros: bool, kind: str) -> None:
     """Features so many that not all rows fit into a thread's scratch memory at once, and so many that few do."""
     for rows, k in ((70, 14336), (20, 1 << 16)):
         made, packed = matrix(kind, 3, k)
         x = normal(rows, k)
-        assert_same_bits(matmul_packed(x, packed, level), reference_matmul(x, made.weights, fused=fused(level)))
+        expected = reference_matmul(x, made.weights, zeros=zeros, fused=fused(level))
+        assert_same_bits(matmul_packed(x, packed, level, zeros=zeros), expected)
 
 
+@with_and_without
 @quantized
-def test_all_levels_with_fused_multiply_add_agree(kind: str) -> None:
+def test_all_levels_with_fused_multiply_add_agree(zeros: bool, kind: str) -> None:
     """What one machine answers, another answers too, to the bit."""
     packed, x = matrix(kind, 100, 512)[1], normal(19, 512)
-    answers = [matmul_packed(x, packed, level) for level in LEVELS if fused(level)]
+    answers = [matmul_packed(x, packed, level, zeros=zeros) for level in LEVELS if fused(level)]
     for answer in answers:
         assert_same_bits(answer, answers[0])
 
 
 @every_level
+@with_and_without
 @pytest.mark.parametrize("k", [1, 31, 32, 33, 100, 576])
-def test_activations_are_quantized_as_defined(level: str, k: int) -> None:
+def test_activations_are_quantized_as_defined(level: str, zeros: bool, k: int) -> None:
     """Codes, scales and sums, with a last group that is padded; ties go to the even code."""
     x = np.concatenate([normal(5, k), *(unfriendly(values, k) for values in UNFRIENDLY)])
     x[0] = np.resize([127.0, 0.5, 1.5, -2.5, -127.0], k)
-    ours, theirs = quantize_activations(x, level), reference_quantize(x)
+    ours, theirs = quantize_activations(x, level, zeros=zeros), reference_quantize(x, zeros=zeros)
     np.testing.assert_array_equal(ours.q, theirs.q)
+    np.testing.assert_array_equal(ours.z, theirs.z)
     for name in ("d", "s", "s_half"):
         assert_same_bits(np.abs(getattr(ours, name)), np.abs(getattr(theirs, name)))
 
 
 @every_level
+def test_codes_reach_from_the_least_to_the_largest(level: str) -> None:
+    """Whatever stands for a value is half a step from it, a step being a 255th of the way from the least value of the
+    group (or zero) to the largest (or zero); at either end rounding may cost another half. Zero is kept."""
+    x = np.concatenate([normal(50, 64), *(unfriendly(values, 64) for values in ("outliers", "one-sided"))])
+    x[:, 5] = 0.0
+    groups = x.reshape(len(x), 2, 32)
+    made = quantize_activations(x, level, zeros=True)
+    back = (made.q.reshape(groups.shape).astype(np.float64) + made.z[:, :, None]) * made.d[:, :, None]
+    steps = (np.maximum(groups.max(axis=2), 0).astype(np.float64) - np.minimum(groups.min(axis=2), 0)) / 255
+    off = np.abs(back - groups) / steps[:, :, None]
+    assert off.max() < 1 + 1e-4
+    inside = (groups < groups.max(axis=2, keepdims=True)) & (groups > groups.min(axis=2, keepdims=True))
+    assert off[inside].max() < 0.5 + 1e-4
+    assert not back[:, 0, 5].any()
+
+
+@every_level
+@with_and_without
 @few_or_many
 @pytest.mark.parametrize("broken", [np.inf, -np.inf, np.nan])
-def test_a_broken_activation_is_never_hidden(level: str, broken: float, copies: int) -> None:
+def test_a_broken_activation_is_never_hidden(level: str, zeros: bool, broken: float, copies: int) -> None:
     """A row that holds an infinity or not-a-number has no finite output, and its mates do not notice."""
     x = normal(6 * copies, 256)
     packed = matrix("Q4_K", 33, 256)[1]
-    whole = matmul_packed(x, packed, level)
+    whole = matmul_packed(x, packed, level, zeros=zeros)
     for at in (0, 17, 255):
         spoiled = x.copy()
         spoiled[3, at] = broken
-        y = matmul_packed(spoiled, packed, level)
+        y = matmul_packed(spoiled, packed, level, zeros=zeros)
         assert not np.isfinite(y[3]).any()
         assert_same_bits(np.delete(y, 3, axis=0), np.delete(whole, 3, axis=0))
 
 
 @every_level
+@with_and_without
 @quantized
 @few_or_many
 @pytest.mark.parametrize("broken", [np.inf, np.nan])
-def test_a_broken_scale_spoils_its_own_output_only(level: str, kind: str, broken: float, copies: int) -> None:
+def test_a_broken_scale_spoils_its_own_output_only(
+    level: str, zeros: bool, kind: str, broken: float, copies: int
+) -> None:
     """Weights that are not finite make their output so, whatever shares the tile with them."""
     k = 2 * block_weights(kind)
     made = matrix(kind, 20, k)[0]
     x = normal(5 * copies, k)
-    whole = matmul_packed(x, pack(kind, made.rows, k), level)
+    whole = matmul_packed(x, pack(kind, made.rows, k), level, zeros=zeros)
     rows = made.rows.copy()
     at = 208 if kind == "Q6_K" else 0
     rows[18, at : at + 2] = np.array([broken], "<f2").view(np.uint8)
-    y = matmul_packed(x, pack(kind, rows, k), level)
+    y = matmul_packed(x, pack(kind, rows, k), level, zeros=zeros)
     assert not np.isfinite(y[:, 18]).any()
     assert_same_bits(np.delete(y, 18, axis=1), np.delete(whole, 18, axis=1))
 
@@ -363,7 +406,7 @@ def test_no_rows(level: str) -> None:
 def test_wrong_arrays_are_refused(level: str, x: F32, out: F32, complaint: str) -> None:
     """A wrong dtype, shape or layout is a ValueError that names it, never a copy behind the caller's back."""
     with pytest.raises(ValueError, match=complaint):
-        _native.matmul_packed(level, matrix("Q8_0", 5, 32)[1], x, out, bf16=False)
+        _native.matmul_packed(level, matrix("Q8_0", 5, 32)[1], x, out, bf16=False, zeros=False)
 
 
 def test_a_level_that_is_not_here_is_refused() -> None:

@@ -3,10 +3,11 @@
 Owns: the products as single calls, for tests and benchmarks (the forward pass makes them itself), and the definition of
 every bit of them in numpy. Needs the native code. Refuses to know: where a matrix comes from.
 
-A quantized weight is code × scale + minimum. Activations are quantized too, 32 at a time: x ≈ d × q with
-d = max|x| / 127. With Σ exact in integers, an output is, group after group (q6_k: half group after half group),
+A quantized weight is code × scale + minimum. Activations are quantized too, 32 at a time: x ≈ d × (q + z). Without
+`zeros`, z = 0 and d = max|x| / 127; with them, 256 codes reach from the least x (or zero) to the largest (or zero).
+With Σ exact in integers, an output is, group after group (q6_k: half group after half group),
 
-    acc = fma(float(Σ code·q) × scale, d, acc);  acc = fma(minimum, d × Σ q, acc)
+    acc = fma(float(Σ code·(q + z)) × scale, d, acc);  acc = fma(minimum, d × Σ (q + z), acc)
 
 and for float weights, feature after feature, acc = fma(w, x, acc). So a row never depends on its batch, and levels with
 fused multiply-add agree bit for bit; `portable` rounds product and sum one by one.
@@ -30,6 +31,7 @@ from taximeter import _native
 from taximeter.engine.kernels.contract import F32, require
 
 I8 = npt.NDArray[np.int8]
+I32 = npt.NDArray[np.int32]
 U8 = npt.NDArray[np.uint8]
 U16 = npt.NDArray[np.uint16]
 
@@ -41,13 +43,14 @@ _TILE_ROWS = 16
 
 @dataclass(frozen=True, slots=True)
 class QuantizedRows:
-    """Activations as int8: q (rows, k rounded up to 32), d and s (rows, groups), s_half (rows, 2 × groups).
+    """Activations as int8: q (rows, k rounded up to 32), d, z and s (rows, groups), s_half (rows, 2 × groups).
 
-    s is d × Σ q of the group, s_half that of the half group.
+    s is d × Σ (q + z) of the group, s_half that of the half group.
     """
 
     q: I8
     d: F32
+    z: I32
     s: F32
     s_half: F32
 
@@ -76,17 +79,17 @@ def unpack_rows(w: PackedMatrix, indices: npt.NDArray[np.int64]) -> F32:
     return out
 
 
-def matmul_packed(x: F32, w: PackedMatrix, level: str) -> F32:
+def matmul_packed(x: F32, w: PackedMatrix, level: str, *, zeros: bool = False) -> F32:
     """x @ w.T at a native level, for example `avx2`: (rows, k) × (n, k) → a new array (rows, n)."""
     out = np.empty((len(x), w.n), np.float32)
-    _native.matmul_packed(level, w, x, out, bf16=False)
+    _native.matmul_packed(level, w, x, out, bf16=False, zeros=zeros)
     return out
 
 
 def matmul_bf16(x: F32, w: PackedMatrix, level: str) -> F32:
     """`matmul_packed` by the units for bf16. ValueError where a level has none for it: see `multiplies_bf16`."""
     out = np.empty((len(x), w.n), np.float32)
-    _native.matmul_packed(level, w, x, out, bf16=True)
+    _native.matmul_packed(level, w, x, out, bf16=True, zeros=False)
     return out
 
 
@@ -95,10 +98,10 @@ def multiplies_bf16(level: str, kind: str) -> bool:
     return _native.multiplies_bf16(level, kind)
 
 
-def quantize_activations(x: F32, level: str) -> QuantizedRows:
+def quantize_activations(x: F32, level: str, *, zeros: bool = False) -> QuantizedRows:
     """What `matmul_packed` makes of x first, where weights are quantized. Every level gives the same bits."""
     to = _room_for(x)
-    _native.quantize_activations(level, x, to.q, to.d, to.s, to.s_half)
+    _native.quantize_activations(level, x, to.q, to.d, to.z, to.s, to.s_half, zeros=zeros)
     return to
 
 
@@ -110,35 +113,42 @@ def round_activations(x: F32, level: str) -> U16:
     return tiles.swapaxes(1, 2).reshape(-1, groups * GROUP)[:rows]
 
 
-def reference_quantize(x: F32) -> QuantizedRows:
-    """`quantize_activations` in numpy. A group that holds an infinity or not-a-number gets such a d, and any q."""
+def reference_quantize(x: F32, *, zeros: bool = False) -> QuantizedRows:
+    """`quantize_activations` in numpy. A group that holds an infinity or not-a-number has such a d, q and z are 0."""
     require("x", x, np.float32, None, None)
     to = _room_for(x)
     rows, groups = to.d.shape
     padded = np.zeros((rows, groups, GROUP), np.float32)
     padded.reshape(rows, -1)[:, : x.shape[1]] = x
     with np.errstate(all="ignore"):
-        to.d[:] = np.abs(padded).max(axis=2) / np.float32(127)
-        d = to.d[:, :, None]
-        scaled = np.where(d == 0.0, np.float32(0), padded / d)
-        held = np.clip(np.nan_to_num(np.rint(scaled), nan=-128.0), -128, 127)  # past 127 only where d is a denormal
+        high, below = np.maximum(padded.max(axis=2), 0), np.maximum(-padded.min(axis=2), 0)
+        even, end_to_end = np.maximum(high, below) / np.float32(127), high / np.float32(255) + below / np.float32(255)
+        to.d[:] = end_to_end if zeros else even
+        some = (to.d > 0) & (to.d < np.inf)
+        if zeros:
+            to.z[:] = np.where(some, 128 - np.minimum(np.rint(below / to.d), 255), 0)
+        whole = np.rint(padded / to.d[:, :, None]) - to.z[:, :, None]
+        held = np.where(some[:, :, None], np.clip(whole, -128, 127), 0)
         to.q[:] = held.reshape(rows, -1)
-        to.s[:] = to.d * held.sum(axis=2)
-        to.s_half[:] = np.repeat(to.d, 2, axis=1) * held.reshape(rows, 2 * groups, GROUP // 2).sum(axis=2)
+        standing = held + to.z[:, :, None]
+        to.s[:] = to.d * standing.sum(axis=2)
+        to.s_half[:] = np.repeat(to.d, 2, axis=1) * standing.reshape(rows, 2 * groups, GROUP // 2).sum(axis=2)
     return to
 
 
-def reference_matmul(x: F32, w: GroupedWeights, *, fused: bool = True) -> F32:
+def reference_matmul(x: F32, w: GroupedWeights, *, zeros: bool = False, fused: bool = True) -> F32:
     """`matmul_packed` for quantized weights in numpy, bit for bit. `fused` is false for the portable level."""
-    quantized = reference_quantize(x)
+    quantized = reference_quantize(x, zeros=zeros)
     rows, (n, spans) = len(x), w.scales.shape
     span = w.codes.shape[1] // spans
     sums = quantized.s if span == GROUP else quantized.s_half
     acc = np.zeros((rows, n), np.float32)
     for i in range(spans):
         part = slice(i * span, (i + 1) * span)
-        products = quantized.q[:, part].astype(np.float64) @ w.codes[:, part].T.astype(np.float64)  # exact
-        d = quantized.d[:, i * span // GROUP, None]
+        group = i * span // GROUP
+        whole = quantized.q[:, part].astype(np.float64) + quantized.z[:, group, None]
+        products = whole @ w.codes[:, part].T.astype(np.float64)  # exact
+        d = quantized.d[:, group, None]
         acc = _fma(products.astype(np.float32) * w.scales[:, i], d, acc, fused)
         acc = _fma(w.minimums[:, i], sums[:, i, None], acc, fused)
     return acc
@@ -197,6 +207,7 @@ def _room_for(x: F32) -> QuantizedRows:
     return QuantizedRows(
         q=np.empty((rows, groups * GROUP), np.int8),
         d=np.empty((rows, groups), np.float32),
+        z=np.zeros((rows, groups), np.int32),
         s=np.empty((rows, groups), np.float32),
         s_half=np.empty((rows, 2 * groups), np.float32),
     )
