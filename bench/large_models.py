@@ -92,6 +92,7 @@ def _measure(shape: str, kind: str, options: argparse.Namespace, report: Report,
             contestants=[who for who in both if who.label not in absent],
             measures=[replace(m, must=_MEASURED[m.key], aim=_MEASURED[m.key]) for m in MEASURES if m.key in wanted],
             seed=options.seed,
+            together=available_bytes() is None or path.stat().st_size * 2.5 + _MEMORY_RESERVE_BYTES < available_bytes(),
         )
         report.begin(run, absent)
         try:

@@ -107,7 +107,7 @@ class Report:
         shares = [turn.others_share for turn in self._turns[model] if turn.others_share is not None]
         if loud := [share for share in shares if share > _QUIET]:
             said = f"other programs used {min(loud):.0%} to {max(loud):.0%} of the processors"
-            notes.append(f"In {len(loud)} of {len(shares)} turns {said}: those figures are too low.")
+            notes.append(f"In {len(loud)} of {len(shares)} turns {said} meanwhile: those figures are too low.")
         return Group(verdicts, everyone, *_machine_line(self._turns[model]), *map(Text, notes))
 
     def ratios(self, models: Sequence[str]) -> Table:
@@ -128,27 +128,30 @@ class Line:
 
     def __init__(self, measure: Measure, turns: list[Turn], peers: set[str], costs: Costs) -> None:
         self.measure = measure
-        self.figures: dict[str, list[float]] = {}
+        rounds: dict[str, dict[int, float]] = {}
         limits: list[float] = []
         for turn in turns:
             if measure.key in turn.figures:
-                self.figures.setdefault(turn.engine, []).append(turn.figures[measure.key])
+                rounds.setdefault(turn.engine, {})[turn.round] = turn.figures[measure.key]
             if measure.limit is not None and turn.machine is not None:
                 limit = measure.limit(costs, turn.machine)
                 limits += [] if limit is None else [limit]
         self.limit = statistics.median(limits) if limits else None
+        self.figures = {label: list(figures.values()) for label, figures in rounds.items()}
         medians = {label: statistics.median(figures) for label, figures in self.figures.items()}
         self.ours = medians.get(_OURS)
         better = max if measure.more_is_better else min
         self.best_peer = better(peers & medians.keys(), key=lambda label: medians[label], default=None)
         self.best = None if self.best_peer is None else medians[self.best_peer]
+        theirs = {} if self.best_peer is None else rounds[self.best_peer]
+        both = [(figure, theirs[at]) for at, figure in rounds.get(_OURS, {}).items() if at in theirs]
+        self.ratios = [ours / best if measure.more_is_better else best / ours for ours, best in both]
 
     @property
     def ratio(self) -> float | None:
-        """How many times as good as the best peer: above 1 is ahead, whichever way the measure runs."""
-        if self.ours is None or self.best is None:
-            return None
-        return self.ours / self.best if self.measure.more_is_better else self.best / self.ours
+        """How many times as good as the best peer: above 1 is ahead, whichever way the measure runs. The median of the
+        rounds' own: what slowed a round down slowed both."""
+        return statistics.median(self.ratios) if self.ratios else None
 
     @property
     def share(self) -> float | None:
@@ -175,12 +178,18 @@ class Line:
             self.measure.unit,
             best,
             "" if self.ours is None else f"[bold]{number(self.ours)}[/bold]",
-            "" if self.ratio is None else f"{self.ratio:.2f} ×",
+            self._ratio(),
             "" if self.limit is None else number(self.limit),
             "" if self.share is None else f"{self.share:.0%}",
             self._verdict(self.measure.must),
             self._verdict(self.measure.aim),
         ]
+
+    def _ratio(self) -> str:
+        if self.ratio is None:
+            return ""
+        spread = f" [dim]({min(self.ratios):.2f} to {max(self.ratios):.2f})[/dim]" if len(self.ratios) > 1 else ""
+        return f"{self.ratio:.2f} ×{spread}"
 
     def _verdict(self, target: Target) -> str:
         parts = [
@@ -212,6 +221,7 @@ class Line:
             "medians": {label: statistics.median(figures) for label, figures in self.figures.items()},
             "best_peer": self.best_peer,
             "ratio": self.ratio,
+            "ratios": self.ratios,
             "limit": self.limit,
             "share": self.share,
             "must": asdict(self.measure.must) | {"reached": self.reaches(self.measure.must)},
