@@ -179,23 +179,22 @@ def _copy_tokenizer(writer: gguf.GGUFWriter, source: Path, vocabulary: int) -> N
     """The tokenizer's fields of `source`, with words nobody writes for the ids it lacks: a model that picks one at
     random must be heard, token by token, and not every server sends those that are no text."""
     file = GGUFFile(source)
-    metadata = file.metadata
-    file.close()
 
     def get(key: str) -> Any:
-        return metadata.get(f"tokenizer.ggml.{key}")
+        return file.metadata.get(f"tokenizer.ggml.{key}")
 
-    tokens: list[str] = get("tokens")
-    types: list[int] = get("token_type")
+    tokens: list[str] = list(get("tokens"))
+    types: list[int] = get("token_type").tolist()
     spare = vocabulary - len(tokens)
     writer.add_tokenizer_model(str(get("model")))
     writer.add_tokenizer_pre(str(get("pre")))
     writer.add_token_list([*tokens, *(f"{_SPACE}spare{number}" for number in range(spare))])
     writer.add_token_types([*types, *([_NORMAL] * spare)])
-    writer.add_token_merges(get("merges"))
+    writer.add_token_merges(list(get("merges")))
     writer.add_bos_token_id(get("bos_token_id"))
     writer.add_eos_token_id(get("eos_token_id"))
     writer.add_add_bos_token(False)
+    file.close()
 
 
 def _rope_divisors(shape: Sizes) -> npt.NDArray[np.float32]:
