@@ -4,9 +4,9 @@
 
 In each round the machine's own limits are taken, every engine is started afresh, and each question goes to one after
 the other within seconds, forwards and backwards by turns, because a machine drifts. Figures are medians over rounds,
-and so are ratios: each is of one round. Prompts are the same token ids for everyone, answers greedy and of fixed length;
-a point whose token counts the server does not confirm is void. Peers are not installed by this: bench/peers/README.md
-says how; who is missing is named.
+and so are ratios: each is of one round. Prompts are the same token ids for everyone, answers greedy and of fixed
+length; a point whose token counts the server does not confirm is void. Peers are not installed by this:
+bench/peers/README.md says how; who is missing is named.
 """
 
 from __future__ import annotations
