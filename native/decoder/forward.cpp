@@ -18,6 +18,7 @@ constexpr std::int64_t kGeneratedBlock = 256, kPromptBlock = 512;
 // Of so few rows a task reads memory and little else: a longer stretch of it is worth more than threads that end together.
 constexpr std::int64_t kReadingRows = 32;
 constexpr std::int64_t tasks_per_thread(std::int64_t rows) { return rows <= kReadingRows ? 3 : 6; }
+constexpr std::int64_t kMostTaskBytes = 1 << 18;  // of weights: long enough to read, and threads still end together
 
 // Gate and up together: their outputs, 32 or more of each row, are prepared for the next product on the spot.
 constexpr std::int64_t kLeastGateTiles = 2, kMostGateTiles = 8;
@@ -331,7 +332,8 @@ void Pass::multiply(Team& team, PreparedRows rows, const Active& active, std::in
     for (const Product& product : products) tiles += product.matrix->tiles;
     const std::int64_t blocks = blocks_of(active);
     const std::int64_t even = tiles * blocks / (tasks_per_thread(active.count) * team.threads());
-    const std::int64_t per_task = std::clamp<std::int64_t>(even / 2 * 2, 2, blocks > 1 ? 8 : 32);
+    const std::int64_t most = kMostTaskBytes / products.begin()->matrix->tile_bytes;
+    const std::int64_t per_task = std::clamp<std::int64_t>(std::min(even, most) / 2 * 2, 2, blocks > 1 ? 8 : 32);
     std::int64_t tasks = 0;  // of one block of rows
     for (const Product& product : products) tasks += ceil_div(product.matrix->tiles, per_task);
     ArrangedRows arranged{};
