@@ -67,6 +67,11 @@ class Contestant(Protocol):
         ...
 
     @property
+    def rests(self) -> bool:
+        """Whether its server leaves the processors alone while nobody asks it anything."""
+        ...
+
+    @property
     def pace(self) -> float:
         """For planning: how much of the time that a measure usually takes it needs."""
         ...
@@ -86,6 +91,7 @@ class Taximeter:
     starts: Sequence[Sequence[Shape]] = ((Shape.ONE, Shape.PREFIX), (Shape.MANY,))
     start_takes_s: float = 1.0
     pace: float = 0.5
+    rests: bool = True
 
     def missing(self, model: str) -> str | None:
         if kernels.level() == "reference":
@@ -120,6 +126,7 @@ class LlamaCpp:
     starts: Sequence[Sequence[Shape]] = ((Shape.ONE,), (Shape.PREFIX,), (Shape.MANY,))
     start_takes_s: float = 0.5
     pace: float = 1.0
+    rests: bool = True
 
     @property
     def label(self) -> str:
@@ -168,6 +175,7 @@ class OpenVINO:
     starts: Sequence[Sequence[Shape]] = (tuple(Shape),)
     start_takes_s: float = 3.0
     pace: float = 0.6
+    rests: bool = True
 
     @property
     def label(self) -> str:
@@ -202,6 +210,7 @@ class VLLM:
     starts: Sequence[Sequence[Shape]] = (tuple(Shape),)
     start_takes_s: float = 90.0
     pace: float = 0.8
+    rests: bool = False
 
     def _folder(self, model: str) -> Path:
         return self.places.peer_models / f"{model}-hf"

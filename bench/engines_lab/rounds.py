@@ -4,7 +4,7 @@ Owns: the order, the fresh start of each engine in each round, the yardstick bes
 Refuses to know: how a figure is made; what figures mean together.
 
 A shared machine changes its speed within minutes. So the servers of a round are up together, idle but for one: all are
-asked the same question within seconds, and then comes the next question.
+asked the same question within seconds, and then comes the next question. One that computes while idle has its own time.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ async def measure_rounds(
 
             began_at = time.monotonic()
             order = list(run.contestants[:: -1 if number % 2 else 1])
-            for together in [order] if run.together else [[who] for who in order]:
+            resting = [who for who in order if run.together and who.rests]
+            for together in filter(None, [resting, *([who] for who in order if who not in resting)]):
                 turns = [Turn(engine=who.label, round=number, machine=None) for who in together]
                 neighbours = Neighbours()
                 machine = yardstick.measure(costs.weights_bytes)
