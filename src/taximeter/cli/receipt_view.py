@@ -43,9 +43,17 @@ _LEAF_NAMES: Final = {
     "input_fresh_tokens": "fresh",
     "input_cache_read_tokens": "cached",
     "input_cache_write_5m_tokens": "written to cache",
+    "input_cache_write_30m_tokens": "written to cache for 30 min",
     "input_cache_write_1h_tokens": "written to cache for 1 h",
+    "input_cache_write_12h_tokens": "written to cache for 12 h",
+    "input_cache_write_unknown_tokens": "written to cache for a time unsaid",
+    "input_image_tokens": "image",
+    "input_audio_tokens": "audio",
+    "input_audio_cache_read_tokens": "cached audio",
     "output_text_tokens": "text",
     "output_reasoning_tokens": "reasoning",
+    "output_image_tokens": "image",
+    "output_audio_tokens": "audio",
 }
 
 

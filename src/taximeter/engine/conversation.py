@@ -27,8 +27,17 @@ def template_values(
         raise RequestError("messages or tools are nested too deeply", param="messages") from error
 
 
+def text_of(message: Message) -> str:
+    """What a message says; its parts are paragraphs. Raises RequestError for one with images."""
+    if isinstance(message.content, str):
+        return message.content
+    if any(not isinstance(part, str) for part in message.content):
+        raise RequestError("this model reads text only, and the messages have an image", param="messages")
+    return "\n".join(part for part in message.content if isinstance(part, str))
+
+
 def _message(message: Message, prose: Change, data: Change) -> dict[str, Any]:
-    values: dict[str, Any] = {"role": message.role, "content": prose(message.content)}
+    values: dict[str, Any] = {"role": message.role, "content": prose(text_of(message))}
     if message.tool_calls:
         values["tool_calls"] = [_call(call, data) for call in message.tool_calls]
     if message.tool_call_id is not None:

@@ -16,6 +16,7 @@ from taximeter.clock import Clock
 from taximeter.engine import kernels
 from taximeter.engine.answer_rules import NO_RULES, AnswerRules, rules_of
 from taximeter.engine.chat_template import ChatTemplate
+from taximeter.engine.conversation import text_of
 from taximeter.engine.energy import EnergyMeter
 from taximeter.engine.kv_cache import BLOCK_TOKENS, KVCacheManager, PoolCensus
 from taximeter.engine.kv_sizing import MOST_TOKENS, cache_tokens, group_sizes
@@ -184,7 +185,7 @@ class EngineCore:
                     param="messages",
                     hint="send a plain prompt to the completions endpoint",
                 )
-            self._refuse_hopeless(sum(len(message.content) for message in prompt.messages))
+            self._refuse_hopeless(sum(len(text_of(message)) for message in prompt.messages))
             tools = () if prompt.toolbox is None else prompt.toolbox.tools
             ids = tuple(self.chat_template.encode(prompt.messages, tools))
         elif prompt.text is not None:

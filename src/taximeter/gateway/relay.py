@@ -361,7 +361,7 @@ class Exchange:
     def _note(self, event: Event) -> None:
         match event:
             case TokensGenerated():
-                self._watch.tokens(event.at_ns)
+                self._watch.tokens(event.at_ns, answer=bool(event.text or event.calls or not event.reasoning))
             case PhaseEntered():
                 self._watch.enter(event.phase, event.at_ns)
             case ChoiceFinished():

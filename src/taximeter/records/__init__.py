@@ -29,12 +29,13 @@ from taximeter.records.money import (
     Rate,
     exact_sum,
 )
-from taximeter.records.receipt import Outcome, Receipt, inter_token_ns
+from taximeter.records.receipt import Attempt, Outcome, Receipt, inter_token_ns
 from taximeter.records.request import (
     MOST_GROUP_NAME_CHARACTERS,
     Dialect,
     Form,
     FormKind,
+    Image,
     Message,
     Prompt,
     Request,
@@ -44,8 +45,9 @@ from taximeter.records.request import (
     ToolCall,
     is_group_name,
 )
+from taximeter.records.task import Task
 from taximeter.records.timing import Phase, Stopwatch, Timing
-from taximeter.records.usage import Ceiling, Usage, Work
+from taximeter.records.usage import Ceiling, Terms, Usage, Work
 
 __all__ = [
     "EXACT",
@@ -53,6 +55,7 @@ __all__ = [
     "NS_PER_HOUR",
     "PICODOLLARS_PER_DOLLAR",
     "Answer",
+    "Attempt",
     "Backend",
     "Basis",
     "Ceiling",
@@ -64,6 +67,7 @@ __all__ = [
     "FinishReason",
     "Form",
     "FormKind",
+    "Image",
     "Json",
     "MachineRate",
     "MachineTime",
@@ -81,6 +85,8 @@ __all__ = [
     "Sampling",
     "Served",
     "Stopwatch",
+    "Task",
+    "Terms",
     "Timing",
     "TokenLogprob",
     "TokensGenerated",

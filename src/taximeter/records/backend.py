@@ -6,14 +6,15 @@ clock, the last of which is `Served`. Backends know nothing of HTTP doors, price
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from taximeter.records.receipt import Attempt
 from taximeter.records.request import Prompt, Request
 from taximeter.records.timing import Phase
-from taximeter.records.usage import Usage, Work
+from taximeter.records.usage import Terms, Usage, Work
 
 
 class FinishReason(StrEnum):
@@ -22,6 +23,7 @@ class FinishReason(StrEnum):
     STOP = "stop"  # an end-of-turn token, a stop string, or the end of the form that was asked for
     LENGTH = "length"  # the answer's own limit, the context's, or the limit of what following a form may cost
     TOOL_CALLS = "tool_calls"  # like STOP, and there is a call to run
+    REFUSAL = "content_filter"  # the model or its provider would not answer; the value is OpenAI's word
     CANCELLED = "cancelled"  # nobody wanted the rest
 
 
@@ -66,7 +68,8 @@ class ToolCallDelta:
 class TokensGenerated:
     """`new_tokens` tokens of choice `choice` arrived. `text` is what can be shown by now: it may be empty while a
     character is incomplete or a stop string or a call may be beginning, and may then belong to earlier tokens too.
-    `calls` are the pieces of calls that became certain, after the text.
+    `reasoning` is what the model thinks before it answers, where it says that apart; it comes before the text. `calls`
+    are the pieces of calls that became certain, after the text.
 
     `logprobs` has one entry per new token when they were asked for, else it is empty.
     """
@@ -75,6 +78,7 @@ class TokensGenerated:
     choice: int
     new_tokens: int
     text: str
+    reasoning: str = ""
     calls: tuple[ToolCallDelta, ...] = ()
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[PositionLogprobs, ...] = ()
@@ -92,13 +96,20 @@ class ChoiceFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """The last event of every answer, also of one that was cancelled: what it took."""
+    """The last event of every answer, also of one that was cancelled: what it took.
+
+    The rest is known of upstreams only: `spent_ns` is what an engine behind us says of its own time, by phase.
+    """
 
     at_ns: int
     usage: Usage
     work: Work | None
     served_by: str
     model: str
+    terms: Terms | None = None
+    upstream_request_id: str | None = None
+    tries: tuple[Attempt, ...] = ()
+    spent_ns: Mapping[Phase, int] = field(default_factory=dict[Phase, int])
 
 
 Event = PhaseEntered | TokensGenerated | ChoiceFinished | Served

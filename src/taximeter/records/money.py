@@ -70,13 +70,15 @@ class MachineRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostLine:
-    """One line of a bill: `quantity` of `unit` at `rate` makes `amount` dollars, exact to the picodollar."""
+    """One line of a bill: `quantity` of `unit` at `rate` makes `amount` dollars, exact to the picodollar. `model` is
+    whose rate it is, where another model than the served one took part in the call."""
 
     unit: str
     quantity: int
     rate: Rate
     amount: Decimal
     basis: Basis
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import ClassVar
 from taximeter.records.money import Cost
 from taximeter.records.request import Request
 from taximeter.records.timing import Timing
-from taximeter.records.usage import Usage, Work
+from taximeter.records.usage import Terms, Usage, Work
 
 
 class Outcome(StrEnum):
@@ -34,6 +34,18 @@ def inter_token_ns(timing: Timing, output_tokens: int | None) -> int | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One try at an upstream. `started_ns` counts from when the request was received; `status` is what came back, None
+    where nothing did; `error` says what was wrong, None for the try that was answered."""
+
+    upstream: str
+    started_ns: int
+    duration_ns: int
+    status: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
     """Everything known about one finished request.
 
@@ -41,6 +53,9 @@ class Receipt:
     three, `uncosted_reason` for the last. `cost_priced_as` prices the same usage from another price list, to
     compare. `served_by` names the backend that answered. `finish_reasons` has one entry per choice. `supersedes` is
     the receipt that this one corrects. `error` is a short class and message, free of secrets and of prompts.
+
+    `attempts` counts tries, of which `tries` has those at upstreams, in their order. `terms` is what the answer says it
+    was served under, `upstream_request_id` what the provider calls the request: support asks for it.
     """
 
     id: str
@@ -59,6 +74,9 @@ class Receipt:
     finish_reasons: tuple[str, ...] = ()
     error: str | None = None
     attempts: int = 1
+    tries: tuple[Attempt, ...] = ()
+    terms: Terms | None = None
+    upstream_request_id: str | None = None
     supersedes: str | None = None
 
     JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("inter_token_ns",)

@@ -19,6 +19,9 @@ class Dialect(StrEnum):
 
     OPENAI_CHAT = "openai.chat"
     OPENAI_COMPLETIONS = "openai.completions"
+    OPENAI_RESPONSES = "openai.responses"
+    OPENAI_EMBEDDINGS = "openai.embeddings"
+    ANTHROPIC_MESSAGES = "anthropic.messages"
     COMMAND_LINE = "command-line"
 
 
@@ -77,12 +80,28 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """A picture in a conversation: exactly one of `url` and base64 `data`, which then has a `media_type`."""
+
+    url: str | None = None
+    data: str | None = None
+    media_type: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.url is None) == (self.data is None) or (self.data is None) != (self.media_type is None):
+            raise ValueError("an image is either a URL, or data of a media type")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One turn of a conversation. `tool_calls` are what an assistant's turn called; `tool_call_id` is which of them
-    a tool's turn is the result of, `name` its tool's name where it was given."""
+    """One turn of a conversation. `content` is a text, or texts and images in their order.
+
+    `tool_calls` are what an assistant's turn called; `tool_call_id` is which of them a tool's turn is the result of,
+    `name` its tool's name where it was given.
+    """
 
     role: str
-    content: str
+    content: str | tuple[str | Image, ...]
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     name: str | None = None
@@ -129,7 +148,9 @@ def _tool_text(tool: Tool) -> str:
 def _message_text(message: Message) -> str:
     calls = "".join(f"\0{call.id}\0{call.name}\0{call.arguments}" for call in message.tool_calls)
     result_of = "" if message.tool_call_id is None else f"\0{message.tool_call_id}"
-    return f"{message.role}\0{message.content}{calls}{result_of}"
+    parts = (message.content,) if isinstance(message.content, str) else message.content
+    content = "\0".join(part if isinstance(part, str) else f"{part.url}\0{part.data}" for part in parts)
+    return f"{message.role}\0{content}{calls}{result_of}"
 
 
 def _text_bytes(text: str) -> bytes:
@@ -186,6 +207,8 @@ class Request:
 
     `received_at` is wall time for people and prices, `received_ns` the monotonic stamp that durations start from
     (meaningful in the process that made it only). `max_output_tokens` is per choice, None when the caller set none.
+    `tier` is the service tier that was asked for, in the caller's words; what was served is on the receipt. `labels`
+    are the caller's own names for what the request belongs to, and `trace` the id of the trace it is a part of.
     """
 
     id: str
@@ -200,3 +223,6 @@ class Request:
     task: str | None = None
     run: str | None = None
     session: str | None = None
+    tier: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    trace: str | None = None

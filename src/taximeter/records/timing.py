@@ -28,8 +28,10 @@ class Timing:
     """Durations of one request, in nanoseconds of one monotonic clock.
 
     The phases sum to `total_ns`; anything else raises ValueError. `first_token_ns` is the time from receiving the
-    request to its first generated token on any channel, None when there was none, or when it could not be seen.
-    `longest_gap_ns` is the longest wait between two token arrivals after the first.
+    request to its first generated token on any channel, None when there was none, or when it could not be seen;
+    `first_answer_ns` the same to the first one that is not reasoning. `longest_gap_ns` is the longest wait between two
+    token arrivals after the first. `reported_phases` are those that an engine behind us timed by its own clock and told
+    us; they are laid into what we measured, and what they leave of it stays `upstream`.
     """
 
     gateway_ns: int = 0
@@ -40,7 +42,9 @@ class Timing:
     upstream_ns: int = 0
     total_ns: int
     first_token_ns: int | None = None
+    first_answer_ns: int | None = None
     longest_gap_ns: int | None = None
+    reported_phases: tuple[Phase, ...] = ()
     basis: Basis = Basis.MEASURED
 
     def __post_init__(self) -> None:
@@ -69,6 +73,7 @@ class Stopwatch:
         self._phase = phase
         self._spent_ns = dict.fromkeys(Phase, 0)
         self._first_token_ns: int | None = None
+        self._first_answer_ns: int | None = None
         self._last_token_ns: int | None = None
         self._longest_gap_ns: int | None = None
 
@@ -78,8 +83,10 @@ class Stopwatch:
         self._spent_ns[self._phase] += at_ns - self._last_ns
         self._phase, self._last_ns = phase, at_ns
 
-    def tokens(self, at_ns: int) -> None:
-        """At least one generated token arrived at `at_ns`, on any channel."""
+    def tokens(self, at_ns: int, *, answer: bool = True) -> None:
+        """At least one generated token arrived at `at_ns`, on any channel; an `answer` is one that is not reasoning."""
+        if answer and self._first_answer_ns is None:
+            self._first_answer_ns = at_ns
         if self._first_token_ns is None or self._last_token_ns is None:
             self._first_token_ns = at_ns
         else:
@@ -98,6 +105,10 @@ class Stopwatch:
             stalled_ns=self._spent_ns[Phase.STALLED],
             upstream_ns=self._spent_ns[Phase.UPSTREAM],
             total_ns=self._last_ns - self._started_ns,
-            first_token_ns=None if self._first_token_ns is None else self._first_token_ns - self._started_ns,
+            first_token_ns=self._since_start(self._first_token_ns),
+            first_answer_ns=self._since_start(self._first_answer_ns),
             longest_gap_ns=self._longest_gap_ns,
         )
+
+    def _since_start(self, at_ns: int | None) -> int | None:
+        return None if at_ns is None else at_ns - self._started_ns

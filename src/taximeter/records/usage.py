@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from taximeter.records.basis import Basis
 
@@ -14,22 +15,45 @@ def _sum(leaves: tuple[int | None, ...]) -> int | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a provider says it served under, in its own words: each may change the price. None is unsaid."""
+
+    tier: str | None = None  # `service_tier`: standard, batch, flex, priority, ...
+    speed: str | None = None
+    geography: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """Tokens by the bucket they are charged in. The leaves are exclusive: every token is in exactly one.
 
-    A leaf that is not known is None and has its reason in `unknown_reasons` under the leaf's name. `reported` keeps
-    the provider's own words. Totals are properties, and None as soon as one of their leaves is.
+    Where a name says nothing else its tokens are text; a cache write is named after how long it lasts, and `unknown` if
+    nobody said. A leaf that is not known is None and has its reason in `unknown_reasons` under the leaf's name.
+    `reported` keeps the provider's own words. Totals are properties, and None as soon as one of their leaves is.
 
-    Raises ValueError for a negative leaf or an unknown one without a reason.
+    `by_model` is the part of the leaves that other models than the served one read and wrote within the call (an
+    advisor, a fallback): model, leaf, tokens.
+
+    Raises ValueError for a negative leaf, for an unknown one without a reason, and for more tokens of other models in a
+    leaf than it has.
     """
 
     input_fresh_tokens: int | None
     input_cache_read_tokens: int | None
     input_cache_write_5m_tokens: int | None = 0
+    input_cache_write_30m_tokens: int | None = 0
     input_cache_write_1h_tokens: int | None = 0
+    input_cache_write_12h_tokens: int | None = 0
+    input_cache_write_unknown_tokens: int | None = 0
+    input_image_tokens: int | None = 0
+    input_audio_tokens: int | None = 0
+    input_audio_cache_read_tokens: int | None = 0
     output_text_tokens: int | None
     output_reasoning_tokens: int | None = 0
+    output_image_tokens: int | None = 0
+    output_audio_tokens: int | None = 0
     other_units: Mapping[str, int] = field(default_factory=dict[str, int])
+    by_model: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
     basis: Basis = Basis.REPORTED
     unknown_reasons: Mapping[str, str] = field(default_factory=dict[str, str])
     reported: Mapping[str, object] | None = None
@@ -38,17 +62,42 @@ class Usage:
         "input_fresh_tokens",
         "input_cache_read_tokens",
         "input_cache_write_5m_tokens",
+        "input_cache_write_30m_tokens",
         "input_cache_write_1h_tokens",
+        "input_cache_write_12h_tokens",
+        "input_cache_write_unknown_tokens",
+        "input_image_tokens",
+        "input_audio_tokens",
+        "input_audio_cache_read_tokens",
     )
-    OUTPUT_LEAVES: ClassVar[tuple[str, ...]] = ("output_text_tokens", "output_reasoning_tokens")
+    OUTPUT_LEAVES: ClassVar[tuple[str, ...]] = (
+        "output_text_tokens",
+        "output_reasoning_tokens",
+        "output_image_tokens",
+        "output_audio_tokens",
+    )
     JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("input_tokens", "output_tokens", "total_tokens")
 
     def __post_init__(self) -> None:
-        for name, count in self.leaves().items():
+        leaves = self.leaves()
+        for name, count in leaves.items():
             if count is None and name not in self.unknown_reasons:
                 raise ValueError(f"{name} is unknown: unknown_reasons must say why")
             if count is not None and count < 0:
                 raise ValueError(f"{name} is {count}: a bucket of tokens cannot be negative")
+        elsewhere = Counter[str]()
+        for tokens in self.by_model.values():
+            elsewhere.update(tokens)
+        for name, count in elsewhere.items():
+            if (leaves.get(name) or 0) < count or any(tokens.get(name, 0) < 0 for tokens in self.by_model.values()):
+                raise ValueError(f"other models cannot have {count} of {leaves.get(name)} {name}")
+
+    @classmethod
+    def unknown(cls, reason: str, *, reported: Mapping[str, object] | None = None) -> Self:
+        """A usage of which no bucket is known, all for one `reason`."""
+        leaves = cls.INPUT_LEAVES + cls.OUTPUT_LEAVES
+        reasons = dict.fromkeys(leaves, reason)
+        return cls(**dict.fromkeys(leaves), unknown_reasons=reasons, reported=reported)  # pyright: ignore[reportArgumentType]  # names of leaves only
 
     def leaves(self) -> dict[str, int | None]:
         """Every token bucket by name, in the order they are printed."""

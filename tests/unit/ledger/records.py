@@ -8,17 +8,20 @@ from decimal import Decimal
 from hypothesis import strategies as st
 
 from taximeter.records import (
+    Attempt,
     Basis,
     Ceiling,
     Cost,
     CostLine,
     Dialect,
     Outcome,
+    Phase,
     PriceList,
     Rate,
     Receipt,
     Request,
     Sampling,
+    Terms,
     Timing,
     Usage,
     Work,
@@ -103,6 +106,9 @@ _requests = st.builds(
     task=_labels,
     run=_labels,
     session=_labels,
+    tier=_labels,
+    labels=st.dictionaries(_any_text, _any_text, max_size=2),
+    trace=_labels,
 )
 _rates = st.builds(Rate, unit=_any_text, amount=_amounts, per=st.integers(1, 10**9))
 _price_lists = st.builds(
@@ -133,13 +139,16 @@ _timings = st.lists(_counts, min_size=6, max_size=6).map(
         upstream_ns=ns[5],
         total_ns=sum(ns),
         first_token_ns=ns[0],
+        first_answer_ns=ns[1],
+        reported_phases=(Phase.QUEUE, Phase.DECODE),
     )
 )
 _usages = st.builds(
     Usage,
     input_fresh_tokens=st.none() | _counts,
     input_cache_read_tokens=_counts,
-    output_text_tokens=_counts,
+    output_text_tokens=st.integers(10, 10**20),
+    by_model=st.dictionaries(_any_text, st.just({"output_text_tokens": 3}), max_size=2),
     other_units=st.dictionaries(_any_text, _counts, max_size=2),
     basis=_bases,
     unknown_reasons=st.just({"input_fresh_tokens": "not reported"}),
@@ -167,6 +176,16 @@ _works = st.builds(
 )
 
 
+_tries = st.builds(
+    Attempt,
+    upstream=_any_text,
+    started_ns=_counts,
+    duration_ns=_counts,
+    status=st.none() | st.integers(100, 599),
+    error=_labels,
+)
+
+
 @st.composite
 def any_receipts(draw: st.DrawFn) -> Receipt:
     """Every field may be anything that the vocabulary allows; ids are new ones."""
@@ -189,4 +208,7 @@ def any_receipts(draw: st.DrawFn) -> Receipt:
         finish_reasons=draw(st.lists(_any_text, max_size=2).map(tuple)),
         error=draw(_labels),
         attempts=draw(st.integers(1, 9)),
+        tries=draw(st.lists(_tries, max_size=2).map(tuple)),
+        terms=draw(st.none() | st.builds(Terms, tier=_labels, speed=_labels, geography=_labels)),
+        upstream_request_id=draw(_labels),
     )

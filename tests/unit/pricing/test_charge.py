@@ -28,10 +28,10 @@ def full_usage(counts: list[int]) -> Usage:
     return Usage(**dict(zip(LEAVES, counts, strict=True)))
 
 
-full_price_lists = st.lists(published_prices, min_size=6, max_size=6).map(
+full_price_lists = st.lists(published_prices, min_size=len(LEAVES), max_size=len(LEAVES)).map(
     lambda prices: price_list(**dict(zip(LEAVES, prices, strict=True)))
 )
-full_counts = st.lists(token_counts, min_size=6, max_size=6)
+full_counts = st.lists(token_counts, min_size=len(LEAVES), max_size=len(LEAVES))
 
 
 def test_each_bucket_is_billed_at_its_own_rate():

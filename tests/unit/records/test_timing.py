@@ -51,6 +51,7 @@ def test_a_request_with_everything() -> None:
         stalled_ns=30,
         total_ns=208,
         first_token_ns=115,
+        first_answer_ns=115,
         longest_gap_ns=50,
     )
 

@@ -50,13 +50,13 @@ def a_receipt(**changes: object) -> Receipt:
     return replace(known, **changes)  # type: ignore[arg-type]
 
 
-@given(st.lists(st.integers(0, 10**12), min_size=6, max_size=6))
+@given(st.lists(st.integers(0, 10**12), min_size=14, max_size=14))
 def test_totals_are_the_sum_of_the_buckets(counts: list[int]) -> None:
-    """Input, output and total, from six exclusive leaves."""
+    """Input, output and total, from fourteen exclusive leaves."""
     names = Usage.INPUT_LEAVES + Usage.OUTPUT_LEAVES
     usage = Usage(**dict(zip(names, counts, strict=True)))  # type: ignore[arg-type]
-    assert usage.input_tokens == sum(counts[:4])
-    assert usage.output_tokens == sum(counts[4:])
+    assert usage.input_tokens == sum(counts[:10])
+    assert usage.output_tokens == sum(counts[10:])
     assert usage.total_tokens == sum(counts)
 
 
