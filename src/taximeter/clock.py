@@ -1,14 +1,17 @@
 """The only reader of time.
 
-Intervals come from a monotonic clock in nanoseconds; UTC is for people and for prices. Owns: both readings, and a
-clock for tests that moves only when told. Refuses to know: what the times are for.
+Intervals come from a monotonic clock in nanoseconds; UTC is for people and for prices. Owns: both readings, when data
+came to this machine that is read only now, and a clock for tests that moves only when told. Refuses to know: what the
+times are for.
 """
 
 from __future__ import annotations
 
+import socket
+import struct
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class Clock(Protocol):
@@ -60,3 +63,29 @@ class FakeClock:
 
 
 SYSTEM_CLOCK: Clock = SystemClock()
+
+_TCP_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None)  # Linux
+_TCP_INFO_BYTES: Final = 104
+_LAST_DATA_RECEIVED: Final = struct.Struct("=I")
+_LAST_DATA_RECEIVED_AT: Final = 52  # of struct tcp_info: milliseconds since data last arrived
+# The kernel counts in ticks of up to 10 ms: a shorter wait cannot be told from none.
+_LEAST_WAIT_NS: Final = 20_000_000
+
+
+class Socket(Protocol):
+    """As much of a socket as event loops let others have."""
+
+    def getsockopt(self, level: int, name: int, size: int, /) -> bytes: ...
+
+
+def arrived_ns(now_ns: int, sock: Socket | None) -> int:
+    """When what was just read from `sock` came to this machine: earlier than `now_ns` if it had to wait for a busy
+    event loop. Where the system does not tell, it is `now_ns`."""
+    try:
+        if sock is None or _TCP_INFO is None:
+            return now_ns
+        info = sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TCP_INFO_BYTES)
+        waited_ns = _LAST_DATA_RECEIVED.unpack_from(info, _LAST_DATA_RECEIVED_AT)[0] * 1_000_000
+    except (OSError, struct.error):
+        return now_ns
+    return now_ns if waited_ns < _LEAST_WAIT_NS else now_ns - waited_ns

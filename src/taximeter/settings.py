@@ -11,13 +11,11 @@ configuration, data and caches.
 from __future__ import annotations
 
 import os
-import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Final, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Final, Literal, NamedTuple, Self, cast, get_args
 
 import msgspec
 import platformdirs
@@ -32,7 +30,6 @@ Weights = Literal["int4", "int8", "bf16", "f32"]
 KVFormat = Literal["bf16", "int8", "f32"]
 
 _APP: Final = "taximeter"
-_RATE: Final = re.compile(r"\$?\s*(?P<amount>\d+(\.\d+)?|\.\d+)\s*(/\s*(h|hr|hour))?", re.ASCII)
 
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
@@ -57,6 +54,7 @@ class _Values(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     threads: _Count | None = None
     weights: Weights | None = None
     kv_format: KVFormat | None = None
+    api_key: _Text | None = None
 
 
 _KEYS: Final = tuple(info.name for info in msgspec.structs.fields(_Values))
@@ -71,7 +69,9 @@ _EXAMPLES: Final = {
     "machine_rate": "0.50/h",
     "priced_as": "anthropic/claude-haiku-5-5",
     "host": "127.0.0.1",
+    "api_key": "env:GATEWAY_KEY",
 }
+_TABLES: Final = ("upstreams", "routes")
 
 
 class _Given(NamedTuple):
@@ -90,8 +90,10 @@ class Settings:
     may hold a password. `limits_path` is where what was measured of this machine is remembered. `machine_rate` None
     means that our own machine's time has no price. `prices_overlay` need not exist. `port` 0 takes any free one.
     `kv_cache_tokens` and `threads` None leave the choice to the engine. `weights` None keeps them as their file has
-    them; else they are made into that format at load. `kv_format` is what keys and values are kept in. `origins`
-    says for each key where its value came from.
+    them; else they are made into that format at load. `kv_format` is what keys and values are kept in. `api_key`
+    says where the key lies that callers must show (`env:NAME`, `file:PATH`), None that none is asked for.
+    `upstream_tables` and `route_tables` are those of the file as they stand there, for the room that knows upstreams.
+    `origins` says for each key where its value came from.
     """
 
     home: Path | None
@@ -111,6 +113,9 @@ class Settings:
     threads: int | None = None
     weights: Weights | None = None
     kv_format: KVFormat = "bf16"
+    api_key: str | None = None
+    upstream_tables: Mapping[str, object] = field(default_factory=dict[str, object])
+    route_tables: Sequence[object] = ()
     origins: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
@@ -126,7 +131,11 @@ class Settings:
             raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
         home = _home(environ.get("TAXIMETER_HOME", ""))
         config_path = (home or platformdirs.user_config_path(_APP, appauthor=False)) / CONFIG_NAME
-        given = [*_from_file(config_path), *_from_environment(environ), *_from_flags(flags)]
+        document = _document(config_path)
+        upstreams, routes = document.pop("upstreams", {}), document.pop("routes", [])
+        if not isinstance(upstreams, dict) or not isinstance(routes, list):
+            raise ConfigError(f"{config_path}: upstreams are [upstreams.NAME] tables, routes [[routes]] tables")
+        given = [*_from_file(config_path, document), *_from_environment(environ), *_from_flags(flags)]
         chosen = {key: value for _, key, value in given}  # the last one wins
         origins = {key: origin for origin, key, _ in given}
         data_dir = home or platformdirs.user_data_path(_APP, appauthor=False)
@@ -144,15 +153,14 @@ class Settings:
             **chosen,
         }
         # Each value has been checked by itself; `cls` cannot know.
-        return cls(home=home, config_path=config_path, origins=origins, **values)  # pyright: ignore[reportArgumentType]
-
-
-def machine_rate(text: str) -> MachineRate:
-    """Dollars per hour, as people write them: `0.50/h`, `$0.50/h`, `0.5`. Raises ValueError with what it must be."""
-    match = _RATE.fullmatch(text.strip().lower())
-    if match is None:
-        raise ValueError("dollars per hour, such as 0.50/h")
-    return MachineRate(amount_per_hour=Decimal(match["amount"]))
+        return cls(
+            home=home,
+            config_path=config_path,
+            upstream_tables=cast(dict[str, object], upstreams),
+            route_tables=cast(list[object], routes),
+            origins=origins,
+            **values,  # pyright: ignore[reportArgumentType]
+        )
 
 
 def _home(text: str) -> Path | None:
@@ -187,18 +195,22 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[_Given]:
             raise ConfigError(f"{name} is {text!r}: it must be {error}", hint="correct it or unset it") from error
 
 
-def _from_file(path: Path) -> Iterator[_Given]:
+def _document(path: Path) -> dict[str, object]:
+    """All of the file; nothing where there is none."""
     try:
-        values = tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        return
+        return {}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
-    for key, value in values.items():
+
+
+def _from_file(path: Path, document: Mapping[str, object]) -> Iterator[_Given]:
+    for key, value in document.items():
         if key not in _KEYS:
-            raise ConfigError(f"{path} has an unknown key {key!r}", hint=f"known keys: {', '.join(_KEYS)}")
+            raise ConfigError(f"{path} has an unknown key {key!r}", hint=f"known keys: {', '.join((*_KEYS, *_TABLES))}")
         try:
             yield _Given(f"{key} in {path}", key, _parsed(key, value, base=path.parent, from_text=False))
         except ValueError as error:
@@ -215,7 +227,7 @@ def _parsed(key: str, value: object, *, base: Path, from_text: bool = True) -> o
     except msgspec.ValidationError as error:
         raise ValueError(_must_be(key)) from error
     if key == "machine_rate":
-        return machine_rate(str(parsed))
+        return MachineRate.parse(str(parsed))
     if key in _PATH_KEYS:
         return (base / Path(str(parsed)).expanduser()).absolute()
     return parsed

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taximeter.errors import ConfigError, RequestError
-from taximeter.records import Basis
-from taximeter.settings import DEFAULT_MODEL, Settings, machine_rate
+from taximeter.records import Basis, MachineRate
+from taximeter.settings import DEFAULT_MODEL, Settings
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +135,7 @@ def test_a_home_that_is_a_file_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["0.50/h", "$0.50/h", "0.5", "$ 0.500 / hour", ".5/hr"])
 def test_a_machine_rate_as_people_write_it(text: str) -> None:
     """Dollars per hour, exact, and assumed: somebody said so."""
-    rate = machine_rate(text)
+    rate = MachineRate.parse(text)
     assert rate.amount_per_hour == Decimal("0.5")
     assert rate.basis is Basis.ASSUMED
 
@@ -144,10 +144,10 @@ def test_a_machine_rate_as_people_write_it(text: str) -> None:
 def test_a_machine_rate_is_a_plain_decimal_per_hour(text: str) -> None:
     """Anything else is refused, not guessed."""
     with pytest.raises(ValueError, match="dollars per hour"):
-        machine_rate(text)
+        MachineRate.parse(text)
 
 
 @given(st.decimals(min_value=0, max_value=10**6, places=12))
 def test_a_machine_rate_keeps_every_digit(amount: Decimal) -> None:
     """What was written is what is charged."""
-    assert machine_rate(f"{amount:f}/h").amount_per_hour == amount
+    assert MachineRate.parse(f"{amount:f}/h").amount_per_hour == amount

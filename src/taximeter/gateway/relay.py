@@ -15,6 +15,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Generator
 from dataclasses import dataclass
+from typing import Protocol
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
 from taximeter.errors import CapacityError, InvariantBroken, RequestError, TaximeterError
@@ -58,6 +59,18 @@ class ShuttingDown(CapacityError):
         super().__init__("the server is shutting down", retry_after_s=5.0)
 
 
+class Running(Protocol):
+    """A request on its way to its receipt."""
+
+    def let_go(self, error: TaximeterError | None = None) -> None:
+        """Nobody wants the answer; it need not wait."""
+        ...
+
+    async def abort(self, error: TaximeterError | None = None, *, patience_s: float | None = None) -> None:
+        """The same, and return when the receipt is durable, or after `patience_s`."""
+        ...
+
+
 class Relay:
     """Opens exchanges, and knows those that are under way.
 
@@ -72,7 +85,7 @@ class Relay:
         self.receipts_lost = 0  # before the ledger had them; it counts the others
         self._ledger = ledger
         self._settler = settler
-        self._running: set[Exchange] = set()
+        self._running: set[Running] = set()
         self._undecided: set[asyncio.Future[None]] = set()  # one for each request that is neither running nor refused
         self._closed = False
 
@@ -96,7 +109,7 @@ class Relay:
 
     async def _open(self, request: Request, prompt: Prompt, receipt_id: str) -> Exchange:
         watch = Stopwatch(request.received_ns)
-        begun = self._begin(request, receipt_id)
+        begun = self.begin(request, receipt_id)
         try:
             if self._closed:
                 raise ShuttingDown
@@ -109,7 +122,7 @@ class Relay:
         except BaseException as error:  # noqa: BLE001 - whatever it is, it has a receipt
             # A backend that is closing has no room, and will not have any later.
             told = ShuttingDown() if self._closed and isinstance(error, CapacityError) else _as_our_own(error)
-            await self._record_unserved(request, receipt_id, watch, _outcome_of_refusal(told), _describe(told))
+            await self._record_unserved(request, receipt_id, watch, _outcome_of_refusal(told), described(told))
             raise told from told.__cause__
         exchange = Exchange(self, request, receipt_id, answer, watch, begun)
         self._running.add(exchange)
@@ -119,7 +132,7 @@ class Relay:
         """Write the receipt of a request that never reached a backend, because of `error`."""
         watch = Stopwatch(request.received_ns)
         with self._deciding():
-            return await self._record_unserved(request, receipt_id, watch, Outcome.REFUSED, _describe(error))
+            return await self._record_unserved(request, receipt_id, watch, Outcome.REFUSED, described(error))
 
     async def aclose(self) -> None:
         """Take no new requests; end those in flight, each with its receipt. Idempotent."""
@@ -161,6 +174,8 @@ class Relay:
         A ledger that fails or hangs is logged and counted, and never raises: the answer matters more than the books.
         """
         timing = watch.stop(self.clock.monotonic_ns())
+        if served is not None:
+            timing = timing.divided(served.spent_ns)
         closed_at = self.clock.utc_now()
 
         def settle(work: Work | None) -> Receipt:
@@ -188,7 +203,11 @@ class Relay:
         self._show(receipt)
         return receipt
 
-    def forget(self, exchange: Exchange) -> None:
+    def follow(self, exchange: Running) -> None:
+        """It has begun: closing waits for it."""
+        self._running.add(exchange)
+
+    def forget(self, exchange: Running) -> None:
         """It has ended."""
         self._running.discard(exchange)
 
@@ -212,7 +231,8 @@ class Relay:
             except Exception:  # noqa: BLE001 - a spectator
                 _log.exception("receipt %s was written, but could not be shown", receipt.id)
 
-    def _begin(self, request: Request, receipt_id: str) -> asyncio.Future[None] | None:
+    def begin(self, request: Request, receipt_id: str) -> asyncio.Future[None] | None:
+        """Have the ledger note that the request is in flight. Raises ShuttingDown once the relay is closed."""
         try:
             begun = asyncio.wrap_future(self._ledger.begin(request, receipt_id))
         except Exception:  # noqa: BLE001 - the answer goes on
@@ -229,7 +249,7 @@ class Relay:
             self.receipts_lost += 1
             return
         appended.add_done_callback(lambda done: _log_failure(done, f"receipt {receipt.id} is LOST: writing it"))
-        if not await _done_in_time(appended):
+        if not await done_in_time(appended):
             _log.error("receipt %s is not durable yet: the ledger does not answer, the answer goes on", receipt.id)
 
 
@@ -336,7 +356,7 @@ class Exchange:
                     continue
                 if self._begun is not None:
                     # Nobody sees a token of a request that the ledger would forget if the power went now.
-                    await _done_in_time(self._begun)
+                    await done_in_time(self._begun)
                     self._begun = None
                 self._arrived.put_nowait(event)
             if self._served is None:
@@ -387,13 +407,13 @@ class Exchange:
             outcome,
             served=self._served,
             finish_reasons=tuple(reasons[choice].value for choice in choices if choice in reasons),
-            error=None if error is None else _describe(error),
+            error=None if error is None else described(error),
             unmeasured_reason=unmeasured_reason,
         )
         return error
 
 
-async def _done_in_time(writing: asyncio.Future[None]) -> bool:
+async def done_in_time(writing: asyncio.Future[None]) -> bool:
     """Wait for a write of the ledger, but not for ever: False when it has not been done, well or badly, by then."""
     if not writing.done():
         # `wait` leaves the future alone at a timeout; `wait_for` would cancel it under the writer's hands.
@@ -421,5 +441,6 @@ def _outcome_of_refusal(error: TaximeterError) -> Outcome:
     return Outcome.REFUSED if isinstance(error, (RequestError, CapacityError)) else Outcome.FAILED
 
 
-def _describe(error: TaximeterError) -> str:
+def described(error: TaximeterError) -> str:
+    """An error as receipts have it."""
     return f"{type(error).__name__}: {error.message}"

@@ -98,11 +98,12 @@ class ChoiceFinished:
 class Served:
     """The last event of every answer, also of one that was cancelled: what it took.
 
-    The rest is known of upstreams only: `spent_ns` is what an engine behind us says of its own time, by phase.
+    `usage` is None when it is not even known whether anything was used. The rest is known of upstreams only: `spent_ns`
+    is what an engine behind us says of its own time, by phase.
     """
 
     at_ns: int
-    usage: Usage
+    usage: Usage | None
     work: Work | None
     served_by: str
     model: str

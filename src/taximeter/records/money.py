@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, localcontext
-from typing import ClassVar
+from typing import ClassVar, Final, Self
 
 from taximeter.records.basis import Basis
 
 PICODOLLARS_PER_DOLLAR = 10**12
 NS_PER_HOUR = 3_600_000_000_000
+
+_PER_HOUR: Final = re.compile(r"\$?\s*(?P<amount>\d+(\.\d+)?|\.\d+)\s*(/\s*(h|hr|hour))?", re.ASCII)
 
 EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 """Decimal arithmetic that never loses a digit; the ambient context keeps 28. For sums and products, not quotients."""
@@ -66,6 +69,14 @@ class MachineRate:
 
     amount_per_hour: Decimal
     basis: Basis = Basis.ASSUMED
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Dollars per hour as people write them: `0.50/h`, `$0.50/h`, `0.5`. Raises ValueError with what it must be."""
+        match = _PER_HOUR.fullmatch(text.strip().lower())
+        if match is None:
+            raise ValueError("dollars per hour, such as 0.50/h")
+        return cls(amount_per_hour=Decimal(match["amount"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,13 @@ in it, and in no phase, are the ledger's making the receipt durable and the clie
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from taximeter.records.basis import Basis
+
+_ROUNDING_NS = 2_000_000  # engines tell milliseconds
 
 
 class Phase(StrEnum):
@@ -57,6 +60,22 @@ class Timing:
     def phases(self) -> dict[Phase, int]:
         """Every phase with its nanoseconds, in the order a request goes through them."""
         return {phase: getattr(self, f"{phase.value}_ns") for phase in Phase}
+
+    def divided(self, spent_ns: Mapping[Phase, int]) -> Timing:
+        """The same, with what an engine says of its own time (`spent_ns`) taken out of `upstream`, where we saw all of
+        it pass. Unchanged when it says more than we saw: then its clock is not to be believed. Rounding is forgiven."""
+        too_much_ns = sum(spent_ns.values()) - self.upstream_ns
+        if not spent_ns or min(spent_ns.values()) < 0 or too_much_ns > max(_ROUNDING_NS, self.upstream_ns // 100):
+            return self
+        laid_ns = dict(spent_ns)
+        for phase in sorted(laid_ns, key=laid_ns.__getitem__, reverse=True):
+            over_ns = min(max(0, too_much_ns), laid_ns[phase])
+            laid_ns[phase] -= over_ns
+            too_much_ns -= over_ns
+        phases = self.phases()
+        changed = {f"{phase.value}_ns": phases[phase] + ns for phase, ns in laid_ns.items()}
+        upstream_ns = self.upstream_ns - sum(laid_ns.values())
+        return replace(self, **changed, upstream_ns=upstream_ns, reported_phases=tuple(laid_ns))
 
 
 class Stopwatch:

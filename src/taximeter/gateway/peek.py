@@ -1,0 +1,130 @@
+"""What a body says that only passes through.
+
+Owns: the few fields that decide where it goes and what its receipt says, and the two that may have to change on the
+way. Refuses to know: whether the rest makes sense: that is for whoever answers. All other bytes stay as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from taximeter.errors import RequestError
+from taximeter.records import Dialect
+
+_MOST_MODEL_CHARACTERS: Final = 256
+_MOST_PARTS: Final = 512  # of a prompt, on a receipt; the rest is one more
+
+
+class _Body(msgspec.Struct):
+    model: str
+    stream: object = None
+    stream_options: msgspec.Raw = msgspec.Raw()
+    max_tokens: object = None
+    max_completion_tokens: object = None
+    max_output_tokens: object = None
+    n: object = None
+    service_tier: object = None
+    tools: msgspec.Raw = msgspec.Raw()
+    system: msgspec.Raw = msgspec.Raw()
+    instructions: msgspec.Raw = msgspec.Raw()
+    messages: msgspec.Raw = msgspec.Raw()
+    input: msgspec.Raw = msgspec.Raw()
+    prompt: msgspec.Raw = msgspec.Raw()
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: object = None
+
+
+_body = msgspec.json.Decoder(_Body)
+_options = msgspec.json.Decoder(_StreamOptions)
+_list = msgspec.json.Decoder(list[msgspec.Raw])
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peek:
+    """What was seen. `wants_usage` is whether the client asked for the usage at the end of its stream."""
+
+    model: str
+    stream: bool
+    wants_usage: bool
+    max_output_tokens: int | None
+    choices: int
+    tier: str | None
+    fingerprint: tuple[str, ...]
+
+
+def peek(body: bytes) -> Peek:
+    """Look at a JSON body. Raises RequestError when it names no model, for then nobody knows where it goes."""
+    try:
+        read = _body.decode(body)
+    except msgspec.ValidationError as error:
+        raise RequestError("the body must be a JSON object with a text `model`", param="model") from error
+    except msgspec.DecodeError as error:
+        raise RequestError(f"the body is not JSON: {str(error)[:120]}") from error
+    except RecursionError as error:
+        raise RequestError("the body is nested too deeply") from error
+    if not (0 < len(read.model) <= _MOST_MODEL_CHARACTERS and read.model.isprintable()):
+        raise RequestError(
+            f"`model` must be a printable name of at most {_MOST_MODEL_CHARACTERS} characters", param="model"
+        )
+    limits = (read.max_completion_tokens, read.max_output_tokens, read.max_tokens)
+    return Peek(
+        model=read.model,
+        stream=read.stream is True,
+        wants_usage=_wants_usage(read.stream_options),
+        max_output_tokens=next((limit for limit in limits if type(limit) is int and limit > 0), None),
+        choices=read.n if type(read.n) is int and 0 < read.n <= 128 else 1,
+        tier=read.service_tier if isinstance(read.service_tier, str) else None,
+        fingerprint=tuple(_fingerprint(read)),
+    )
+
+
+def sent(body: bytes, seen: Peek, dialect: Dialect, *, send_as: str | None) -> bytes:
+    """The body as it goes on: the client's own bytes, unless the upstream has another name for the model, or must be
+    asked for the usage of a stream."""
+    asks_usage = dialect in (Dialect.OPENAI_CHAT, Dialect.OPENAI_COMPLETIONS) and seen.stream and not seen.wants_usage
+    if not asks_usage and send_as is None:
+        return body
+    fields = _object.decode(body)
+    if send_as is not None:
+        fields["model"] = msgspec.Raw(msgspec.json.encode(send_as))
+    if asks_usage:
+        try:
+            options = _object.decode(fields.get("stream_options", b"{}"))
+        except msgspec.DecodeError:
+            options = {}
+        options["include_usage"] = msgspec.Raw(b"true")
+        fields["stream_options"] = msgspec.Raw(msgspec.json.encode(options))
+    return msgspec.json.encode(fields)
+
+
+def _wants_usage(options: msgspec.Raw) -> bool:
+    try:
+        return bool(bytes(options)) and _options.decode(options).include_usage is True
+    except msgspec.DecodeError:
+        return False
+
+
+def _fingerprint(read: _Body) -> list[str]:
+    """One hash for each tool, each system text and each turn, as the client wrote them."""
+    parts: list[bytes] = []
+    for raw in (read.tools, read.system, read.instructions, read.messages, read.input, read.prompt):
+        text = bytes(raw)
+        if text[:1] != b"[":
+            parts += [text] if text and text != b"null" else []
+            continue
+        try:
+            items = [bytes(part) for part in _list.decode(text)]
+        except msgspec.DecodeError:
+            items = []
+        # A list of token ids is one text.
+        parts += items if items and items[0][:1] in b'"{[' else [text]
+    if len(parts) > _MOST_PARTS:
+        parts[_MOST_PARTS:] = [b"\0".join(parts[_MOST_PARTS:])]
+    return ["sha256:" + hashlib.sha256(part).hexdigest()[:16] for part in parts]

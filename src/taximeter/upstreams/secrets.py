@@ -1,0 +1,64 @@
+"""Keys that must not be seen.
+
+Owns: where a key comes from (the environment or a file, never the configuration itself), and that nothing prints it.
+Refuses to know: what it opens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from taximeter.errors import ConfigError
+
+_FROM_ENVIRONMENT: Final = "env:"
+_FROM_FILE: Final = "file:"
+
+
+class Secret:
+    """A text that is only given out by `reveal`: whatever prints, compares or pickles it gets nothing."""
+
+    __slots__ = ("_text", "origin")
+
+    def __init__(self, text: str, origin: str) -> None:
+        self._text = text
+        self.origin = origin
+
+    def reveal(self) -> str:
+        """The text itself, for the one place that sends it."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Secret(from {self.origin})"
+
+    def __reduce__(self) -> str:
+        raise TypeError("a secret does not travel")
+
+
+def read_secret(where: str, environ: Mapping[str, str], *, base: Path) -> Secret:
+    """The key that `where` points at: `env:NAME` or `file:PATH`, relative to `base`.
+
+    Raises ConfigError when it points nowhere, when there is nothing, or when somebody wrote a key there instead; that
+    is then not repeated.
+    """
+    if where.startswith(_FROM_ENVIRONMENT):
+        name = where.removeprefix(_FROM_ENVIRONMENT)
+        text = environ.get(name, "").strip()
+        if not text:
+            raise ConfigError(f"the environment variable {name} is not set", hint=f"export {name}=...")
+    elif where.startswith(_FROM_FILE):
+        path = base / Path(where.removeprefix(_FROM_FILE)).expanduser()
+        try:
+            text = path.read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"the file {path} cannot be read: {type(error).__name__}") from error
+        if not text:
+            raise ConfigError(f"the file {path} is empty")
+    else:
+        raise ConfigError(
+            "a key is never written into the configuration", hint='point at it: "env:NAME" or "file:PATH"'
+        )
+    if not (text.isascii() and text.isprintable()):
+        raise ConfigError(f"the key from {where} cannot be sent: it must be one line of ASCII")
+    return Secret(text, where)
