@@ -20,6 +20,7 @@ from taximeter.records import (
     ChoiceFinished,
     Event,
     FinishReason,
+    Image,
     MachineTime,
     ModelInfo,
     Phase,
@@ -71,6 +72,7 @@ class FakeBackend:
         self.cancelled = threading.Semaphore(0)  # released once for every answer that is cancelled
         self.held = threading.Semaphore(0)  # released once for every answer that begins to wait
         self.closed = False
+        self.counts_tokens = True
         self._clock = clock
         self._gates: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
@@ -85,10 +87,7 @@ class FakeBackend:
         ]
 
     async def submit(self, request: Request, prompt: Prompt) -> FakeAnswer:
-        if request.model not in {model.id for model in self.models()}:
-            raise ModelNotFound(f"no model {request.model!r} is served here", param="model")
-        if prompt.messages is not None and request.model == "fake/base":
-            raise RequestError("fake/base has no chat template", param="messages")
+        self._check(request.model, prompt)
         if self.script.refuse is not None:
             raise self.script.refuse
         self.submitted.append((request, prompt))
@@ -101,6 +100,16 @@ class FakeBackend:
         gates, self._gates = self._gates, []
         for loop, gate in gates:
             loop.call_soon_threadsafe(gate.set)
+
+    async def count_tokens(self, model: str, prompt: Prompt) -> int | None:
+        self._check(model, prompt)
+        return _count(prompt) if self.counts_tokens else None
+
+    def _check(self, model: str, prompt: Prompt) -> None:
+        if model not in {info.id for info in self.models()}:
+            raise ModelNotFound(f"no model {model!r} is served here", param="model")
+        if prompt.messages is not None and model == "fake/base":
+            raise RequestError("fake/base has no chat template", param="messages")
 
     def machine_time(self) -> MachineTime:
         return MachineTime(wall_ns=3_600_000_000_000, busy_ns=1_000_000 * len(self.submitted))
@@ -217,8 +226,14 @@ def _count(prompt: Prompt) -> int:
     """A fake's tokens are words."""
     if prompt.token_ids is not None:
         return len(prompt.token_ids)
-    texts = [prompt.text or ""] if prompt.messages is None else [message.content for message in prompt.messages]
-    return sum(len(text.split()) for text in texts)
+    if prompt.messages is None:
+        return len((prompt.text or "").split())
+    parts = [part for message in prompt.messages for part in _parts(message.content)]
+    return sum(len(part.split()) for part in parts if isinstance(part, str))
+
+
+def _parts(content: str | tuple[str | Image, ...]) -> tuple[str | Image, ...]:
+    return (content,) if isinstance(content, str) else content
 
 
 class MemoryLedger:

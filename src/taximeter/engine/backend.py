@@ -211,11 +211,7 @@ class EmbeddedBackend:
 
     async def submit(self, request: Request, prompt: Prompt) -> EmbeddedAnswer:
         """See `records.Backend.submit`. Tokenizing runs on a helper thread: a long prompt stops nobody."""
-        core = self._cores.get(request.model)
-        if core is None:
-            raise ModelNotFound(
-                f"no model {request.model!r} is served here", param="model", hint=f"served: {', '.join(self._cores)}"
-            )
+        core = self._core(request.model)
         self._refuse_when_closed()
         core.check(request.sampling)
         self._queued.enter()
@@ -234,6 +230,24 @@ class EmbeddedBackend:
         add = functools.partial(core.add, request, token_ids, limit, rules=rules)
         self._commands.put(_Command(core, lambda: self._add(core, request, add, answer)))
         return answer
+
+    async def count_tokens(self, model: str, prompt: Prompt) -> int:
+        """See `records.Backend.count_tokens`. It takes a place in the queue: tokenizing is work too."""
+        core = self._core(model)
+        self._refuse_when_closed()
+        self._queued.enter()
+        try:
+            return len(await asyncio.get_running_loop().run_in_executor(self._encoders, core.encode, prompt))
+        finally:
+            self._queued.leave()
+
+    def _core(self, model: str) -> EngineCore:
+        core = self._cores.get(model)
+        if core is None:
+            raise ModelNotFound(
+                f"no model {model!r} is served here", param="model", hint=f"served: {', '.join(self._cores)}"
+            )
+        return core
 
     def _refuse_when_closed(self) -> None:
         if self._closed:

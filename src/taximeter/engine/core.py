@@ -365,7 +365,7 @@ class EngineCore:
         """Add a sequence's next token to its answer."""
         sequence.output.append(pick.token_id)
         piece = self._active[sequence.request_id].outputs[sequence.choice].push(pick.token_id, pick.end)
-        sequence.finish_reason = piece.finish_reason
+        sequence.finish_reason, sequence.stop = piece.finish_reason, piece.stop
         return sequence, pick, piece
 
     def _tokens_event(self, sequence: SequenceState, pick: Pick, piece: OutputPiece, at_ns: int) -> TokensGenerated:
@@ -402,9 +402,10 @@ class EngineCore:
             sequence = chunk.sequence
             if sequence.finish_reason is not None and sequence.status is not SequenceStatus.FINISHED:
                 self.scheduler.finish(sequence)
-                self._active[sequence.request_id].events.append(
-                    ChoiceFinished(at_ns=at_ns, choice=sequence.choice, reason=sequence.finish_reason)
+                finished = ChoiceFinished(
+                    at_ns=at_ns, choice=sequence.choice, reason=sequence.finish_reason, stop=sequence.stop
                 )
+                self._active[sequence.request_id].events.append(finished)
         self._note_phases((chunk.sequence for chunk in plan.chunks), at_ns)
         for request_id in {chunk.sequence.request_id: None for chunk in plan.chunks}:
             active = self._active[request_id]

@@ -22,18 +22,19 @@ class StopStrings:
         self._stops = tuple(stop for stop in stops if stop)
         self._held = ""
 
-    def push(self, text: str) -> tuple[str, bool]:
-        """(text that can be shown now, whether a stop string was found). The stop string itself, and what follows
-        it, is never shown. Of several the one that begins first wins."""
+    def push(self, text: str) -> tuple[str, str | None]:
+        """(text that can be shown now, the stop string that was found). The stop string itself, and what follows it, is
+        never shown. Of several the one that begins first wins."""
         self._held += text
-        found = [at for at in (self._held.find(stop) for stop in self._stops) if at >= 0]
+        found = [(at, stop) for at, stop in ((self._held.find(stop), stop) for stop in self._stops) if at >= 0]
         if found:
-            shown, self._held = self._held[: min(found)], ""
-            return shown, True
+            at, stop = min(found, key=lambda place: place[0])
+            shown, self._held = self._held[:at], ""
+            return shown, stop
         keep = possible_beginning(self._held, self._stops)
         split = len(self._held) - keep
         shown, self._held = self._held[:split], self._held[split:]
-        return shown, False
+        return shown, None
 
     def flush(self) -> str:
         """What was held back; no stop string came of it."""
@@ -43,11 +44,13 @@ class StopStrings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputPiece:
-    """What one token added: text to show, pieces of calls, and why the answer ends with it, if it does."""
+    """What one token added: text to show, pieces of calls, and why the answer ends with it, if it does; `stop` is the
+    stop string, if it was one."""
 
     text: str
     calls: tuple[ToolCallDelta, ...] = ()
     finish_reason: FinishReason | None = None
+    stop: str | None = None
 
 
 class OutputProcessor:
@@ -77,11 +80,11 @@ class OutputProcessor:
         self._left -= 1
         if token_id in self._stop_ids:
             return self._last("", FinishReason.STOP)
-        text, stopped = self._detokenizer.push(token_id), False
+        text, stop = self._detokenizer.push(token_id), None
         if self._seen >= self._min_tokens:
-            text, stopped = self._stops.push(text)
-        if stopped:
-            return self._last(text, FinishReason.STOP, is_cut=True)
+            text, stop = self._stops.push(text)
+        if stop is not None:
+            return self._last(text, FinishReason.STOP, stop)
         if end is None and self._left <= 0:
             end = FinishReason.LENGTH
         if end is not None:
@@ -93,14 +96,16 @@ class OutputProcessor:
             end = FinishReason.TOOL_CALLS if self._reader.whole_calls else FinishReason.STOP
         return OutputPiece(text=heard.text, calls=tuple(heard.calls), finish_reason=end)
 
-    def _last(self, text: str, reason: FinishReason, *, is_cut: bool = False) -> OutputPiece:
+    def _last(self, text: str, reason: FinishReason, stop: str | None = None) -> OutputPiece:
         """The end of the answer, with all that was held back; nothing was that a stop string cut off."""
-        if not is_cut:
-            rest, stopped = self._stops.push(self._detokenizer.flush())
-            text += rest if stopped else rest + self._stops.flush()
+        if stop is None:
+            rest, found = self._stops.push(self._detokenizer.flush())
+            text += rest if found is not None else rest + self._stops.flush()
         if self._reader is None:
-            return OutputPiece(text=text, finish_reason=reason)
+            return OutputPiece(text=text, finish_reason=reason, stop=stop)
         heard, rest = self._reader.push(text), self._reader.flush()
         if self._reader.whole_calls and (reason is FinishReason.STOP or self._reader.has_enough):
             reason = FinishReason.TOOL_CALLS
-        return OutputPiece(text=heard.text + rest.text, calls=(*heard.calls, *rest.calls), finish_reason=reason)
+        return OutputPiece(
+            text=heard.text + rest.text, calls=(*heard.calls, *rest.calls), finish_reason=reason, stop=stop
+        )

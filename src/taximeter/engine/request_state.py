@@ -47,6 +47,7 @@ class SequenceState:
     status: SequenceStatus = SequenceStatus.WAITING
     preemptions: int = 0
     finish_reason: FinishReason | None = None
+    stop: str | None = None  # the stop string that ended it
 
     @property
     def known_tokens(self) -> int:

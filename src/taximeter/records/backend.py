@@ -86,12 +86,14 @@ class TokensGenerated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceFinished:
-    """Choice `choice` has ended; `text` is the tail that was still held back."""
+    """Choice `choice` has ended; `text` is the tail that was still held back, `stop` the stop string that ended it,
+    where it was one and that is known."""
 
     at_ns: int
     choice: int
     reason: FinishReason
     text: str = ""
+    stop: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +163,11 @@ class Backend(Protocol):
     async def submit(self, request: Request, prompt: Prompt) -> Answer:
         """Take the request up. Raises `RequestError` when it cannot be served as it stands, `CapacityError` when
         the queue is full. Once it returns, the answer ends with `Served` or raises."""
+        ...
+
+    async def count_tokens(self, model: str, prompt: Prompt) -> int | None:
+        """How many tokens `prompt` has for that model; None where that is not known before the answer. Raises as
+        `submit` does."""
         ...
 
     def machine_time(self) -> MachineTime | None:

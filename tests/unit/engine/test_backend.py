@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from taximeter.engine.backend import EmbeddedAnswer
-from taximeter.errors import CapacityError, InvariantBroken, ModelNotFound, PromptTooLong
+from taximeter.errors import CapacityError, InvariantBroken, ModelNotFound, PromptTooLong, RequestError
 from taximeter.records import Event, Phase, PhaseEntered, Prompt, Request, Served, TokensGenerated
 from tests.engine_harness import GREEDY, request, serving
 
@@ -75,6 +75,24 @@ async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
         gated.gate.set()
         await read(waiting)
         assert isinstance((await read(await backend.submit(asking("later"), PROMPT)))[-1], Served)
+
+
+async def test_a_prompt_is_counted_as_it_will_be_charged() -> None:
+    """The count is the prompt of the answer's usage; what cannot be counted is refused, and no place in the queue is
+    kept for either."""
+    text = Prompt(text="Once upon a time")
+    async with serving(max_queued_requests=1) as (backend, _gated):
+        counted = await backend.count_tokens("tiny", text)
+        for _ in range(3):
+            with pytest.raises(ModelNotFound, match="tiny"):
+                await backend.count_tokens("nobody", text)
+            with pytest.raises(RequestError):
+                await backend.count_tokens("tiny", Prompt(token_ids=(10**9,)))
+        events = await read(await backend.submit(asking("r"), text))
+    assert isinstance(events[-1], Served)
+    assert events[-1].usage.input_tokens == counted > 0
+    with pytest.raises(CapacityError):
+        await backend.count_tokens("tiny", text)
 
 
 async def test_refusals_do_not_use_up_the_queue() -> None:

@@ -155,7 +155,7 @@ def test_the_answer_ends_at_its_limit() -> None:
 
 
 def test_a_stop_string_ends_the_answer_and_is_not_shown() -> None:
-    """Whatever the model says, cut where the string begins, also between tokens."""
+    """Whatever the model says, cut where the string begins, also between tokens; which one it was is told."""
     core = core_of(TINY_LLAMA)
     whole = add(core, "whole", PROMPT, 12)
     drain(core)
@@ -165,7 +165,7 @@ def test_a_stop_string_ends_the_answer_and_is_not_shown() -> None:
     drain(core)
     assert stopped.text() == text[: text.index(stop)]
     finished = [event for event in stopped.events if isinstance(event, ChoiceFinished)]
-    assert [event.reason for event in finished] == [FinishReason.STOP]
+    assert [(event.reason, event.stop) for event in finished] == [(FinishReason.STOP, stop)]
     assert stopped.served.usage.output_tokens == len(stopped.tokens()) < 12
 
 

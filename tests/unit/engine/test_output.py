@@ -17,43 +17,43 @@ TOKENIZER = Tokenizer.from_vocabulary(byte_level(control=("<|im_end|>", "[TOOL_C
 CALL = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
 
 
-def feed(stops: list[str], pieces: list[str]) -> tuple[str, bool]:
-    """Everything shown, and whether a stop was found, for text arriving in `pieces`."""
+def feed(stops: list[str], pieces: list[str]) -> tuple[str, str | None]:
+    """Everything shown, and the stop that was found, for text arriving in `pieces`."""
     search = StopStrings(stops)
     shown = ""
     for piece in pieces:
         text, found = search.push(piece)
         shown += text
-        if found:
-            return shown, True
-    return shown + search.flush(), False
+        if found is not None:
+            return shown, found
+    return shown + search.flush(), None
 
 
 def test_a_stop_string_split_over_three_tokens_is_found() -> None:
     """The text ends right before it."""
-    assert feed(["</end>"], ["Hello ", "</", "en", "d> more"]) == ("Hello ", True)
+    assert feed(["</end>"], ["Hello ", "</", "en", "d> more"]) == ("Hello ", "</end>")
 
 
 def test_what_only_looked_like_a_stop_string_is_shown_after_all() -> None:
     """Held back, not lost."""
-    assert feed(["</end>"], ["a </en", "emy"]) == ("a </enemy", False)
+    assert feed(["</end>"], ["a </en", "emy"]) == ("a </enemy", None)
 
 
 def test_a_beginning_inside_a_beginning_is_still_found() -> None:
     """'aab' in 'aaab': the first try fails one letter late, the second one succeeds."""
-    assert feed(["aab"], list("xaaab")) == ("xa", True)
+    assert feed(["aab"], list("xaaab")) == ("xa", "aab")
 
 
 def test_text_is_not_held_longer_than_needed() -> None:
     """A piece that cannot begin a stop string is shown at once."""
     search = StopStrings(["STOP"])
-    assert search.push("hello S") == ("hello ", False)
-    assert search.push("o") == ("So", False)
+    assert search.push("hello S") == ("hello ", None)
+    assert search.push("o") == ("So", None)
 
 
 def test_of_two_the_one_that_begins_first_wins() -> None:
     """Also when the other one was listed first."""
-    assert feed(["later", "now"], ["it is now or later"]) == ("it is ", True)
+    assert feed(["later", "now"], ["it is now or later"]) == ("it is ", "now")
 
 
 @given(
@@ -67,7 +67,7 @@ def test_cutting_the_text_differently_changes_nothing(stops: list[str], pieces: 
     text = "".join(pieces)
     for stop in stops:
         at = text.find(stop)
-        assert feed([stop], pieces) == ((text, False) if at < 0 else (text[:at], True))
+        assert feed([stop], pieces) == ((text, None) if at < 0 else (text[:at], stop))
 
 
 def read(
