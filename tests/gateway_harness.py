@@ -24,6 +24,7 @@ from tests.fakes import WAIT_S, FakeBackend, MemoryLedger, Script
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
+MESSAGES = "/v1/messages"
 
 
 def a_house(backend: Backend, ledger: MemoryLedger, *, clock: Clock = SYSTEM_CLOCK, rate: str | None = "3.6") -> House:
@@ -165,6 +166,11 @@ class Caller:
             "server": ("127.0.0.1", 80),
             "client": ("127.0.0.1", 1),
         }
+
+    def leave_before_the_body(self) -> None:
+        """Go away with the request half sent."""
+        self._is_sent = True
+        self.gone.set()
 
     async def call(self) -> Reply:
         async with asyncio.timeout(WAIT_S):

@@ -21,11 +21,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from taximeter.errors import CapacityError, LedgerError, RequestError
 from taximeter.gateway.errors import DoorError, as_http
-from taximeter.gateway.inference import ARRIVAL, Arrival, InferenceDoor
+from taximeter.gateway.inference import ARRIVAL, Arrival, ClientGone, InferenceDoor, beside_streams, read_body
 from taximeter.gateway.relay import Relay
 from taximeter.ledger import Ledger
 from taximeter.pricing import MachineMeter
-from taximeter.providers import openai
+from taximeter.providers import anthropic, openai
 from taximeter.records import Receipt, new_id, to_json
 
 _log = logging.getLogger(__name__)
@@ -48,6 +48,8 @@ def build_app(
     routes = [
         Route("/v1/chat/completions", InferenceDoor(openai.CHAT, relay), methods=["POST"]),
         Route("/v1/completions", InferenceDoor(openai.COMPLETIONS, relay), methods=["POST"]),
+        Route("/v1/messages", InferenceDoor(anthropic.MESSAGES, relay), methods=["POST"]),
+        Route("/v1/messages/count_tokens", pages.count_tokens, methods=["POST"]),
         Route("/v1/models", pages.models),
         Route("/v1/models/{id:path}", pages.model),
         Route("/healthz", pages.health),
@@ -83,7 +85,7 @@ class _Door:
             await send(message)
 
         try:
-            app = self._app if self._is_meant(scope) else _respond(_strange_host())
+            app = self._app if self._is_meant(scope) else _respond(scope, _strange_host())
             await app(scope, receive, send_with_id)
         except asyncio.CancelledError:
             # The server ends connections that outlast its patience. The exchange has its own task, and its receipt.
@@ -107,16 +109,29 @@ class _Pages:
         self._meter = machine
         self._up_since = relay.clock.utc_now()
 
-    async def models(self, _http: HttpRequest) -> Response:
+    async def models(self, http: HttpRequest) -> Response:
         infos = self._relay.backend.models()
+        if _is_anthropic(http.scope):
+            return _json(anthropic.models_body(infos, created_at=self._up_since))
         return _json(openai.models_body(infos, created=int(self._up_since.timestamp())))
 
     async def model(self, http: HttpRequest) -> Response:
         wanted: str = http.path_params["id"]
         for info in self._relay.backend.models():
             if info.id == wanted:
+                if _is_anthropic(http.scope):
+                    return _json(anthropic.model_body(info, created_at=self._up_since))
                 return _json(openai.model_body(info, created=int(self._up_since.timestamp())))
         raise DoorError(404, "model_not_found", "no such model is served here", hint="GET /v1/models lists them")
+
+    async def count_tokens(self, http: HttpRequest) -> Response:
+        """How long a prompt is: nothing is made of it, so there is no receipt."""
+        body = await read_body(http.scope, http.receive)
+        model, prompt = await beside_streams(body, anthropic.parse_count, body)
+        tokens = await self._relay.backend.count_tokens(model, prompt)
+        if tokens is None:
+            raise RequestError("whoever serves this model does not count tokens without answering", param="model")
+        return _json(anthropic.count_body(tokens))
 
     async def health(self, _http: HttpRequest) -> Response:
         from taximeter import __version__  # noqa: PLC0415  # reads the installation's metadata
@@ -189,16 +204,21 @@ async def _http_error(http: HttpRequest, error: Exception) -> Response:
         raise error
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
     told = DoorError(error.status_code, code, f"{http.method} {http.scope['path'][:200]}: {error.detail.lower()}")
-    return _respond(told, error.headers)
+    return _respond(http.scope, told, error.headers)
 
 
-async def _error(_http: HttpRequest, error: Exception) -> Response:
-    return _respond(error)
+async def _error(http: HttpRequest, error: Exception) -> Response:
+    return _respond(http.scope, error)
+
+
+async def _to_nobody(_http: HttpRequest, _error: Exception) -> Response:
+    return Response(status_code=400)
 
 
 # A caller's mistake is answered here; what is left over reaches the door, which logs it, and is answered all the same.
 _ERRORS = {
     HTTPException: _http_error,
+    ClientGone: _to_nobody,
     RequestError: _error,
     CapacityError: _error,
     LedgerError: _error,
@@ -215,9 +235,17 @@ def _strange_host() -> DoorError:
     )
 
 
-def _respond(error: Exception, headers: Mapping[str, str] | None = None) -> Response:
-    http = as_http(error)
-    response = _json(http.body, http.status)
+def _is_anthropic(scope: Scope) -> bool:
+    """Whether who asks expects Anthropic's words, also where both dialects have the same path."""
+    path: str = scope["path"]
+    return path.startswith("/v1/messages") or any(name == b"anthropic-version" for name, _ in scope["headers"])
+
+
+def _respond(scope: Scope, error: Exception, headers: Mapping[str, str] | None = None) -> Response:
+    arrival: Arrival = scope[ARRIVAL]
+    http = as_http(error, arrival.request_id)
+    write = anthropic.error_body if _is_anthropic(scope) else openai.error_body
+    response = _json(write(http.fault), http.status)
     for name, value in http.headers:
         response.headers[name.decode()] = value.decode()
     response.headers.update(headers or {})

@@ -1,12 +1,13 @@
 """Errors as HTTP: the only place that knows status codes.
 
 Owns: which error is which status, code and header, and what a stranger may read of it. Refuses to know: when errors
-happen.
+happen, and how a dialect writes them.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from taximeter.errors import (
@@ -19,7 +20,7 @@ from taximeter.errors import (
     UpstreamError,
 )
 from taximeter.gateway.relay import ShuttingDown
-from taximeter.providers import openai
+from taximeter.providers.door import Fault, FaultKind
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -35,49 +36,69 @@ class DoorError(RequestError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpError:
-    """An error as it goes out."""
+    """An error as it goes out, but for the words of a dialect."""
 
     status: int
-    body: bytes
+    fault: Fault
     headers: Headers = field(default_factory=list[tuple[bytes, bytes]])
 
 
-def as_http(error: Exception) -> HttpError:
-    """The status, the body in OpenAI's shape, and the headers for `error`.
+_KINDS: Mapping[int, FaultKind] = {
+    403: FaultKind.PERMISSION,
+    404: FaultKind.NOT_FOUND,
+    413: FaultKind.TOO_LARGE,
+    429: FaultKind.RATE_LIMIT,
+    500: FaultKind.SERVER,
+    502: FaultKind.SERVER,
+    503: FaultKind.OVERLOADED,
+}
+
+
+def as_http(error: Exception, request_id: str | None = None) -> HttpError:
+    """The status, the fault and the headers for `error`, which became of the request with that id.
 
     What is nobody's but our own fault says so, and no more: its words stay in the log.
     """
     match error:
         case DoorError():
-            return _told(error, error.status, "invalid_request_error", error.code)
+            return _told(error, request_id, error.status, error.code)
         case ModelNotFound():
-            return _told(error, 404, "invalid_request_error", "model_not_found")
+            return _told(error, request_id, 404, "model_not_found")
         case PromptTooLong():
-            return _told(error, 400, "invalid_request_error", "context_length_exceeded")
+            return _told(error, request_id, 400, "context_length_exceeded")
         case RequestError():
-            return _told(error, 400, "invalid_request_error", None)
+            return _told(error, request_id, 400, None)
         case ShuttingDown():
-            return _told(error, 503, "server_error", "shutting_down", retry_after_s=error.retry_after_s)
+            return _told(error, request_id, 503, "shutting_down", retry_after_s=error.retry_after_s)
         case CapacityError():
-            return _told(error, 429, "rate_limit_error", "queue_full", retry_after_s=error.retry_after_s)
+            return _told(error, request_id, 429, "queue_full", retry_after_s=error.retry_after_s)
         case UpstreamError():
-            return _untold(502, "the provider failed", "upstream_error")
+            return _http(502, request_id, "the provider failed", "upstream_error")
         case LedgerError():
-            return _untold(503, "the ledger cannot be read just now", "ledger_unavailable")
+            return _http(503, request_id, "the ledger cannot be read just now", "ledger_unavailable")
         case _:
-            return _untold(500, "something broke here; the server's log says what", "internal_error")
+            return _http(500, request_id, "something broke here; the server's log says what", "internal_error")
 
 
 def _told(
-    error: TaximeterError, status: int, kind: str, code: str | None, *, retry_after_s: float | None = None
+    error: TaximeterError, request_id: str | None, status: int, code: str | None, *, retry_after_s: float | None = None
 ) -> HttpError:
     param = error.param if isinstance(error, RequestError) else None
     headers: Headers = []
     if retry_after_s is not None:
         headers.append((b"retry-after", str(max(1, math.ceil(retry_after_s))).encode()))
-    body = openai.error_body(message=str(error), kind=kind, param=param, code=code)
-    return HttpError(status=status, body=body, headers=headers)
+    return _http(status, request_id, str(error), code, param=param, headers=headers)
 
 
-def _untold(status: int, message: str, code: str) -> HttpError:
-    return HttpError(status=status, body=openai.error_body(message=message, kind="server_error", param=None, code=code))
+def _http(
+    status: int,
+    request_id: str | None,
+    message: str,
+    code: str | None,
+    *,
+    param: str | None = None,
+    headers: Headers | None = None,
+) -> HttpError:
+    kind = _KINDS.get(status, FaultKind.INVALID_REQUEST)
+    fault = Fault(kind=kind, message=message, code=code, param=param, request_id=request_id)
+    return HttpError(status=status, fault=fault, headers=headers or [])

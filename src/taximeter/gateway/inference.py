@@ -21,7 +21,8 @@ from taximeter.errors import RequestError, TaximeterError
 from taximeter.gateway.errors import DoorError, Headers, as_http
 from taximeter.gateway.relay import Exchange, Relay
 from taximeter.providers import sse
-from taximeter.providers.openai import Call, Endpoint, model_named_in
+from taximeter.providers.bodies import model_named_in
+from taximeter.providers.door import Call, Endpoint
 from taximeter.records import (
     MOST_GROUP_NAME_CHARACTERS,
     ChoiceFinished,
@@ -66,7 +67,7 @@ class InferenceDoor:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         arrival: Arrival = scope[ARRIVAL]
-        reply = _Reply(send)
+        reply = _Reply(send, self._endpoint, arrival.request_id)
         try:
             await self._serve(scope, receive, reply, arrival, new_id("rcpt", arrival.at))
         except ClientGone:
@@ -78,12 +79,12 @@ class InferenceDoor:
             await reply.fail(error)
 
     async def _serve(self, scope: Scope, receive: Receive, reply: _Reply, arrival: Arrival, receipt_id: str) -> None:
-        body = await _read_body(scope, receive)
+        body = await read_body(scope, receive)
         try:
             groups = _groups(scope)
-            call, request = await _beside_streams(body, self._understand, body, arrival, groups)
+            call, request = await beside_streams(body, self._understand, body, arrival, groups)
         except RequestError as error:
-            model = await _beside_streams(body, model_named_in, body)
+            model = await beside_streams(body, model_named_in, body)
             if model is not None:
                 reply.receipt_id = receipt_id
                 await self._relay.refuse(self._refused_request(arrival, model), error, receipt_id=receipt_id)
@@ -136,6 +137,7 @@ class InferenceDoor:
             task=groups.task,
             run=groups.run,
             session=groups.session,
+            tier=call.tier,
         )
 
     def _refused_request(self, arrival: Arrival, model: str) -> Request:
@@ -151,9 +153,11 @@ class InferenceDoor:
 class _Reply:
     """The one response to a request: begun when there is something to send, and ended once."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, endpoint: Endpoint, request_id: str) -> None:
         self.receipt_id: str | None = None
         self._send = send
+        self._endpoint = endpoint
+        self._request_id = request_id
         self._begun = False
         self._ended = False
 
@@ -173,16 +177,18 @@ class _Reply:
 
     async def fail(self, error: Exception) -> None:
         """Tell the client: with a status if there is still time, else as the last event of the stream."""
-        http = as_http(error)
+        http = as_http(error, self._request_id)
         if not self._begun:
-            await self.whole(http.status, http.body, http.headers)
+            await self.whole(http.status, self._endpoint.error_body(http.fault), http.headers)
         elif not self._ended:
-            await self._write(sse.event(http.body), more=False)
+            await self._write(self._endpoint.error_event(http.fault), more=False)
 
     async def _begin(self, status: int, headers: Headers) -> None:
         self._begun = True
         if self.receipt_id is not None:
             headers = [*headers, (b"x-taximeter-receipt", self.receipt_id.encode())]
+        if self._endpoint.request_id_header is not None:
+            headers = [*headers, (self._endpoint.request_id_header, self._request_id.encode())]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def _write(self, data: bytes, *, more: bool) -> None:
@@ -196,7 +202,7 @@ async def _let_go_when_gone(receive: Receive, exchange: Exchange) -> None:
     exchange.let_go()
 
 
-async def _read_body(scope: Scope, receive: Receive) -> bytes:
+async def read_body(scope: Scope, receive: Receive) -> bytes:
     """The whole body. Raises DoorError for one that is too long or not JSON by its own word."""
     headers: dict[bytes, bytes] = dict(scope["headers"])
     media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
@@ -228,7 +234,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-async def _beside_streams(body: bytes, read: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+async def beside_streams(body: bytes, read: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
     """What `read` makes of the body: at once of a short one, on a thread of a long one, while other answers go on."""
     if len(body) > _LONG_BODY_BYTES:
         return await asyncio.to_thread(read, *args, **kwargs)

@@ -9,6 +9,8 @@ MEDIA_TYPE = "text/event-stream; charset=utf-8"
 DONE = b"data: [DONE]\n\n"
 
 
-def event(data: bytes) -> bytes:
-    """`data` as one event. It must be a single line, which JSON without indentation always is."""
+def event(data: bytes, name: bytes = b"") -> bytes:
+    """`data` as one event, with a name where it has one. It must be a single line, as JSON without indentation is."""
+    if name:
+        return b"event: " + name + b"\ndata: " + data + b"\n\n"
     return b"data: " + data + b"\n\n"

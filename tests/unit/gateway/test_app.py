@@ -4,6 +4,7 @@ import threading
 from decimal import Decimal
 
 import pytest
+from starlette.types import ASGIApp
 
 from taximeter import __version__
 from taximeter.errors import LedgerError
@@ -11,7 +12,7 @@ from taximeter.gateway import app as app_module
 from taximeter.gateway import build_app
 from taximeter.records import to_json
 from tests.fakes import FakeBackend, MemoryLedger, Script
-from tests.gateway_harness import CHAT, Caller, a_chat, a_house, app_of, fake_house, get, post
+from tests.gateway_harness import CHAT, MESSAGES, Caller, Reply, a_chat, a_house, app_of, fake_house, get, post
 
 
 async def test_models_are_listed_and_each_can_be_asked_for():
@@ -205,3 +206,51 @@ async def test_a_request_for_another_host_is_turned_away(host: str, hosts: froze
         assert looked.json()["error"]["code"] == "unknown_host"
         assert "--host" in looked.json()["error"]["message"]
         assert looked.headers["x-request-id"].startswith("req_")
+
+
+async def ask_as_anthropic(app: ASGIApp, path: str, method: str = "GET") -> Reply:
+    return await Caller(app, path, method=method, headers={"anthropic-version": "2023-06-01"}).call()
+
+
+async def test_models_and_errors_are_in_the_words_of_who_asks():
+    """Both dialects have the same path: the header that all of Anthropic's clients send tells them apart."""
+    app = app_of(fake_house()[0])
+    listed = (await ask_as_anthropic(app, "/v1/models")).json()
+    assert [model["id"] for model in listed["data"]] == ["fake", "fake/base"]
+    assert listed["data"][0]["type"] == "model"
+    assert (await ask_as_anthropic(app, "/v1/models/fake/base")).json() == listed["data"][1]
+    for path, status in (("/v1/models/nobody", 404), ("/nowhere", 404), ("/api/receipts/nope", 404)):
+        reply = await ask_as_anthropic(app, path)
+        body = reply.json()
+        assert (reply.status, body["type"], body["error"]["type"]) == (status, "error", "not_found_error")
+        assert body["request_id"] == reply.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("path", [MESSAGES, f"{MESSAGES}/count_tokens"])
+async def test_anthropics_own_paths_need_no_header(path: str):
+    """Whoever asks there expects its words."""
+    reply = await get(app_of(fake_house()[0]), path)
+    assert (reply.status, reply.json()["error"]["type"]) == (405, "invalid_request_error")
+
+
+async def test_a_prompt_is_counted_without_a_receipt():
+    """Nothing is made of it, so nothing is charged."""
+    house, backend, ledger = fake_house()
+    app, path, body = app_of(house), f"{MESSAGES}/count_tokens", a_chat()
+    assert (await post(app, path, body)).json() == {"input_tokens": 5}
+    unknown = await post(app, path, body | {"model": "nobody"})
+    assert (unknown.status, unknown.json()["error"]["type"]) == (404, "not_found_error")
+    wrong = await post(app, path, body | {"messages": []})
+    assert (wrong.status, wrong.json()["error"]["type"]) == (400, "invalid_request_error")
+    backend.counts_tokens = False
+    assert (await post(app, path, body)).status == 400
+    assert ledger.begun == ledger.kept == []
+
+
+async def test_who_goes_away_before_the_count_is_nobodys_fault(caplog: pytest.LogCaptureFixture):
+    """There is nobody to answer, and nothing to log."""
+    caller = Caller(app_of(fake_house()[0]), f"{MESSAGES}/count_tokens")
+    caller.leave_before_the_body()
+    await caller.call()
+    assert caller.reply.body == b""
+    assert caplog.text == ""

@@ -12,6 +12,7 @@ from taximeter.clock import FakeClock
 from taximeter.errors import CapacityError, InvariantBroken, PromptTooLong, UpstreamError
 from taximeter.gateway.inference import MAX_BODY_BYTES
 from taximeter.providers import openai
+from taximeter.providers.door import Call
 from taximeter.records import Dialect, Outcome, Prompt
 from tests.fakes import WAIT_S, Script
 from tests.gateway_harness import CHAT, COMPLETIONS, Caller, a_chat, app_of, fake_house, post
@@ -54,7 +55,7 @@ async def test_a_long_body_is_read_beside_the_event_loop(words: int, is_beside: 
     threads: list[threading.Thread] = []
     parse, fingerprint = openai.CHAT.parse, Prompt.fingerprint
 
-    def noting_parse(body: bytes) -> openai.Call:
+    def noting_parse(body: bytes) -> Call:
         threads.append(threading.current_thread())
         return parse(body)
 
@@ -145,8 +146,7 @@ async def test_a_client_that_hangs_up_before_its_request_is_whole_asked_for_noth
     """There is nobody to answer and nothing to write up."""
     house, _, ledger = fake_house()
     caller = Caller(app_of(house), CHAT, a_chat())
-    caller._is_sent = True
-    caller.gone.set()
+    caller.leave_before_the_body()
     assert (await caller.call()).status == 0
     assert ledger.kept == []
 
@@ -333,7 +333,7 @@ async def test_a_bug_in_the_gateway_is_an_internal_error_and_still_a_receipt(mon
     """The last net: whatever raises, the client gets JSON and the answer does not go on unread."""
     house, _, ledger = fake_house()
     monkeypatch.setattr("taximeter.providers.openai.answer._encode", lambda _: 1 / 0)
-    monkeypatch.setattr("taximeter.gateway.errors.openai.error_body", lambda **_: b'{"error": {}}')
+    monkeypatch.setattr(openai, "CHAT", replace(openai.CHAT, error_body=lambda _: b'{"error": {}}'))
     reply = await post(app_of(house), CHAT, a_chat())
     assert reply.status == 500
     assert json.loads(reply.body) == {"error": {}}

@@ -3,7 +3,8 @@
 import json
 from datetime import UTC, datetime
 
-from taximeter.providers.openai import CHAT, COMPLETIONS, AnswerWriter, Endpoint
+from taximeter.providers.door import AnswerWriter, Endpoint
+from taximeter.providers.openai import CHAT, COMPLETIONS
 from taximeter.records import (
     ChoiceFinished,
     Dialect,

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taximeter.errors import RequestError
-from taximeter.providers.openai import CHAT, COMPLETIONS, Endpoint, model_named_in
+from taximeter.providers.bodies import model_named_in
+from taximeter.providers.door import Endpoint
+from taximeter.providers.openai import CHAT, COMPLETIONS
 from taximeter.providers.openai.body import _ChatBody, _CompletionBody
 from taximeter.records import Message, Prompt, Sampling
 

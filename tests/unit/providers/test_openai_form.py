@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from taximeter.errors import RequestError
-from taximeter.providers.openai import CHAT, COMPLETIONS, Endpoint
+from taximeter.providers.door import Endpoint
+from taximeter.providers.openai import CHAT, COMPLETIONS
 from taximeter.records import Form, FormKind
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"b": {"type": "string"}, "a": {"enum": [1, None]}}}

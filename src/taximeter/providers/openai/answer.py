@@ -6,13 +6,14 @@ Owns: the shapes, and the order of a stream's chunks. Refuses to know: sockets, 
 from __future__ import annotations
 
 import codecs
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from taximeter.providers import sse
+from taximeter.providers.door import AnswerWriter, Fault, FaultKind
 from taximeter.records import (
     ChoiceFinished,
     FinishReason,
@@ -125,47 +126,27 @@ class _Envelope(msgspec.Struct):
     usage: _Usage | UnsetType | None = UNSET
 
 
-class AnswerWriter(ABC):
-    """Writes one answer, as a stream or as a whole: the caller uses either `tokens`, `finished` and `end`, or `keep`
-    and `whole`.
-
-    A stream is bytes of server-sent events; b"" means that there is nothing to show yet. Every choice begins with a
-    chunk that names its role (chat only), and ends with one that has its finish reason; `end` closes the stream.
-    """
+class _Writer(AnswerWriter):
+    """In a stream every choice begins with a chunk that names its role (chat only), and ends with one that has its
+    finish reason."""
 
     def __init__(self, request: Request, include_usage: bool, *, id_prefix: str, whole: str, chunk: str) -> None:
+        super().__init__(request)
         self._id = id_prefix + request.id.rpartition("_")[2]
         self._created = int(request.received_at.timestamp())
         self._model = request.model
         self._whole_object = whole
         self._chunk_object = chunk
         self._include_usage = include_usage
-        self._kept: dict[int, list[TokensGenerated | ChoiceFinished]] = {
-            index: [] for index in range(request.sampling.choices)
-        }
-
-    def keep(self, event: TokensGenerated | ChoiceFinished) -> None:
-        """Remember one event for `whole`."""
-        self._kept[event.choice].append(event)
 
     def whole(self, usage: Usage | None) -> bytes:
-        """The whole answer as one JSON body."""
         choices = [self._whole_choice(index, events) for index, events in self._kept.items()]
         return self._envelope(self._whole_object, choices, _usage(usage))
-
-    @abstractmethod
-    def tokens(self, event: TokensGenerated) -> bytes:
-        """What these tokens add to the stream."""
-
-    @abstractmethod
-    def finished(self, event: ChoiceFinished) -> bytes:
-        """The end of one choice. A cancelled one has no finish reason in this dialect: only its last text is shown."""
 
     @abstractmethod
     def _whole_choice(self, index: int, events: Sequence[TokensGenerated | ChoiceFinished]) -> _Choice: ...
 
     def end(self, usage: Usage | None) -> bytes:
-        """The end of the stream, with the usage if it was asked for."""
         if not self._include_usage:
             return sse.DONE
         return sse.event(self._envelope(self._chunk_object, [], _usage(usage))) + sse.DONE
@@ -180,7 +161,7 @@ class AnswerWriter(ABC):
         )
 
 
-class _ChatWriter(AnswerWriter):
+class _ChatWriter(_Writer):
     def __init__(self, request: Request, include_usage: bool) -> None:
         super().__init__(
             request, include_usage, id_prefix="chatcmpl-", whole="chat.completion", chunk="chat.completion.chunk"
@@ -223,7 +204,7 @@ class _ChatWriter(AnswerWriter):
         )
 
 
-class _CompletionWriter(AnswerWriter):
+class _CompletionWriter(_Writer):
     def __init__(self, request: Request, include_usage: bool) -> None:
         super().__init__(request, include_usage, id_prefix="cmpl-", whole="text_completion", chunk="text_completion")
         self._offsets: dict[int, _TextOffsets] = {}
@@ -403,6 +384,20 @@ class _Error(msgspec.Struct):
     code: str | None
 
 
-def error_body(*, message: str, kind: str, param: str | None, code: str | None) -> bytes:
-    """An error, as a body or as the data of an event. `kind` is what OpenAI calls its `type`."""
-    return _encode({"error": _Error(message=message, type=kind, param=param, code=code)})
+# OpenAI has few types of its own, and says the rest with codes.
+_ERROR_TYPES = {
+    FaultKind.RATE_LIMIT: "rate_limit_error",
+    FaultKind.OVERLOADED: "server_error",
+    FaultKind.SERVER: "server_error",
+}
+
+
+def error_body(fault: Fault) -> bytes:
+    """An error as a body."""
+    kind = _ERROR_TYPES.get(fault.kind, "invalid_request_error")
+    return _encode({"error": _Error(message=fault.message, type=kind, param=fault.param, code=fault.code)})
+
+
+def error_event(fault: Fault) -> bytes:
+    """An error as the last event of a stream."""
+    return sse.event(error_body(fault))

@@ -11,22 +11,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from taximeter.errors import RequestError
+from taximeter.providers.bodies import check_model_name, decode, stop_strings, unsupported
+from taximeter.providers.door import Call
 from taximeter.providers.openai.form import ResponseFormat, Schema, StructuredOutputs, form_of
 from taximeter.providers.openai.tools import CallBody, ChoiceBody, ToolBody, calls_of, toolbox_of
 from taximeter.records import Form, Message, Prompt, Sampling
 
 _MAX_INT32 = 2**31 - 1
 _MAX_INT64 = 2**63 - 1
-_MAX_MODEL_CHARACTERS = 256
-_MAX_STOPS = 16
-_MAX_STOP_CHARACTERS = 256
 _MAX_BIASES = 1024
 _DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for the legacy endpoint only
 
@@ -37,18 +35,6 @@ _Repetition = Annotated[float, Meta(gt=0, le=10)]
 _Share = Annotated[float, Meta(ge=0, le=1)]
 # A field that would change the answer and is not supported: anything but an empty value is refused.
 _Refused = Annotated[object, Meta(title="refused")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One body, understood. `include_usage` asks for the usage at the end of a stream."""
-
-    model: str
-    prompt: Prompt
-    sampling: Sampling
-    max_output_tokens: int | None
-    stream: bool
-    include_usage: bool
 
 
 class _StreamOptions(msgspec.Struct):
@@ -140,22 +126,17 @@ def _refused(body: type[_Body]) -> tuple[str, ...]:
     return tuple(field.name for field in msgspec.structs.fields(body) if field.type == _Refused)
 
 
-class _Named(msgspec.Struct):
-    model: str
-
-
 _REFUSED: dict[type[_Body], tuple[str, ...]] = {body: _refused(body) for body in (_ChatBody, _CompletionBody)}
 _chat_decoder = msgspec.json.Decoder(_ChatBody)
 _completion_decoder = msgspec.json.Decoder(_CompletionBody)
-_named_decoder = msgspec.json.Decoder(_Named)
 
 
 def parse_chat(body: bytes) -> Call:
     """A chat body. Raises RequestError that names the field."""
-    read = _decode(_chat_decoder, body)
+    read = decode(_chat_decoder, body)
     _check_common(read)
     if read.modalities is not None and read.modalities != ["text"]:
-        raise _unsupported("modalities", "answers are text")
+        raise unsupported("modalities", "answers are text")
     alternatives = read.top_logprobs
     if alternatives and not read.logprobs:
         raise RequestError("`top_logprobs` needs `logprobs` to be true", param="top_logprobs")
@@ -173,10 +154,10 @@ def parse_chat(body: bytes) -> Call:
 
 def parse_completion(body: bytes) -> Call:
     """A legacy completions body. Raises RequestError that names the field."""
-    read = _decode(_completion_decoder, body)
+    read = decode(_completion_decoder, body)
     _check_common(read)
     if read.best_of is not None and read.best_of != (read.n or 1):
-        raise _unsupported("best_of", "every choice that is made is given back", hint="leave it out, or give it `n`")
+        raise unsupported("best_of", "every choice that is made is given back", hint="leave it out, or give it `n`")
     return _call(
         read,
         prompt=_plain_prompt(read.prompt, form_of(read)),
@@ -185,61 +166,11 @@ def parse_completion(body: bytes) -> Call:
     )
 
 
-def model_named_in(body: bytes) -> str | None:
-    """The model that a body names, even where the rest of it cannot be served; None where that cannot be read."""
-    try:
-        model = _named_decoder.decode(body).model
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    return model if _is_model_name(model) else None
-
-
-_B = TypeVar("_B", bound=_Body)
-
-
-def _decode(decoder: msgspec.json.Decoder[_B], body: bytes) -> _B:
-    try:
-        return decoder.decode(body)
-    except msgspec.ValidationError as error:
-        raise _wrong_field(str(error)) from error
-    except msgspec.DecodeError as error:
-        raise RequestError(f"the body is not JSON: {_lower_first(str(error))}") from error
-    except RecursionError as error:
-        raise RequestError("the body is nested too deeply") from error
-
-
-def _wrong_field(complaint: str) -> RequestError:
-    """msgspec's complaint, with the field in front: "Expected `int` >= 1 - at `$.n`"."""
-    what, _, path = complaint.partition(" - at `$")
-    param = path.rstrip("`").lstrip(".").replace("[...]", "")
-    if missing := re.search(r"missing required field `(\w+)`", what):
-        param = f"{param}.{missing[1]}" if param else missing[1]
-        return RequestError(f"`{param}` is missing", param=param)
-    if not param:
-        return RequestError(f"the body must be a JSON object: {_lower_first(what)}")
-    return RequestError(f"`{param}`: {_lower_first(what)}", param=param)
-
-
-def _lower_first(text: str) -> str:
-    return text if text.startswith("JSON") else text[:1].lower() + text[1:]
-
-
-def _unsupported(param: str, why: str, *, hint: str | None = None) -> RequestError:
-    return RequestError(f"`{param}` is not supported yet: {why}", param=param, hint=hint)
-
-
-def _is_model_name(model: str) -> bool:
-    return 0 < len(model) <= _MAX_MODEL_CHARACTERS and model.isprintable()
-
-
 def _check_common(read: _Body) -> None:
-    if not _is_model_name(read.model):
-        raise RequestError(
-            f"`model` must be a printable name of at most {_MAX_MODEL_CHARACTERS} characters", param="model"
-        )
+    check_model_name(read.model)
     for name in _REFUSED[type(read)]:
         if getattr(read, name):
-            raise _unsupported(name, "it would change the answer", hint="leave it out")
+            raise unsupported(name, "it would change the answer", hint="leave it out")
     if read.stream_options is not None and not read.stream:
         raise RequestError("`stream_options` needs `stream` to be true", param="stream_options")
 
@@ -262,7 +193,7 @@ def _call(read: _Body, *, prompt: Prompt, max_output_tokens: int | None, logprob
         logit_bias=_logit_bias(read.logit_bias or {}),
         seed=read.seed,
         logprobs=logprobs,
-        stop=_stops(read.stop),
+        stop=stop_strings(read.stop, "stop"),
         choices=read.n or 1,
         min_tokens=min_tokens,
         ignore_eos=bool(read.ignore_eos),
@@ -299,15 +230,6 @@ def _logit_bias(given: Mapping[str, float]) -> dict[int, float]:
     return {int(key): value for key, value in given.items()}
 
 
-def _stops(given: str | list[str] | None) -> tuple[str, ...]:
-    stops = (given,) if isinstance(given, str) else tuple(given or ())
-    if len(stops) > _MAX_STOPS:
-        raise RequestError(f"`stop` has more than {_MAX_STOPS} strings", param="stop")
-    if not all(0 < len(stop) <= _MAX_STOP_CHARACTERS for stop in stops):
-        raise RequestError(f"each `stop` string must have 1 to {_MAX_STOP_CHARACTERS} characters", param="stop")
-    return stops
-
-
 # Templates know `system`; `developer` is OpenAI's newer word for it.
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
@@ -323,7 +245,7 @@ def _message(turn: _Turn, at: str) -> Message:
     if role is None:
         raise RequestError(f"`{at}.role` must be one of {', '.join(_ROLES)}", param=f"{at}.role")
     if turn.function_call:
-        raise _unsupported(f"{at}.function_call", "it is an older word for `tool_calls`")
+        raise unsupported(f"{at}.function_call", "it is an older word for `tool_calls`")
     if turn.tool_calls and role != "assistant":
         raise RequestError(f"`{at}.tool_calls` belongs to assistants", param=f"{at}.tool_calls")
     is_result = role == "tool"
@@ -354,7 +276,7 @@ def _part_text(part: _Part, at: str) -> str:
     if text is None:
         if part.type in ("text", "refusal"):
             raise RequestError(f"`{at}.{part.type}` is missing", param=f"{at}.{part.type}")
-        raise _unsupported(at, "only parts of type `text` can be read")
+        raise unsupported(at, "only parts of type `text` can be read")
     return text
 
 
@@ -371,5 +293,5 @@ def _plain_prompt(given: str | list[str | int | list[int]], form: Form | None) -
         case items:
             ids = [item for item in items if isinstance(item, int)]
             if len(ids) != len(items):
-                raise _unsupported("prompt", "one request is one prompt", hint="send one request for each")
+                raise unsupported("prompt", "one request is one prompt", hint="send one request for each")
             return Prompt(token_ids=tuple(ids), form=form)

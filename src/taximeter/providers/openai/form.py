@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from taximeter.errors import RequestError
-from taximeter.providers.openai.schemas import check_depth
+from taximeter.providers.schemas import check_depth
 from taximeter.records import Form, FormKind
 
 _MOST_CHOICES = 10_000

@@ -5,19 +5,17 @@ Owns: the shapes, and the sentence for each that cannot be served. Refuses to kn
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from taximeter.errors import RequestError
-from taximeter.providers.openai.schemas import check_depth
+from taximeter.providers.schemas import check_depth
+from taximeter.providers.toolboxes import check_tool_name, toolbox_of_tools
 from taximeter.records import Tool, Toolbox, ToolCall
 
-_MOST_TOOLS = 128
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 class _Function(msgspec.Struct):
@@ -60,22 +58,14 @@ class CallBody(msgspec.Struct):
 
 def toolbox_of(tools: Sequence[ToolBody] | None, choice: str | ChoiceBody | None, *, parallel: bool) -> Toolbox | None:
     """What a call may use; None when that is no tool at all. Raises RequestError."""
-    offered = tuple(_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools or ()))
-    if len(offered) > _MOST_TOOLS:
-        raise RequestError(f"`tools` has more than {_MOST_TOOLS} tools", param="tools")
-    names = {tool.name for tool in offered}
-    if len(names) < len(offered):
-        raise RequestError("two of the `tools` have one name", param="tools")
-    only = _only(choice)
-    if only is not None and only not in names:
-        raise RequestError("`tool_choice` names a tool that is not among the `tools`", param="tool_choice")
-    if not offered:
-        if choice == "required":
-            raise RequestError("`tool_choice` requires a call, and there are no `tools`", param="tool_choice")
-        return None
-    if choice == "none":
-        return None
-    return Toolbox(tools=offered, must_call=choice not in (None, "auto"), only=only, parallel=parallel)
+    offered = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools or ())]
+    return toolbox_of_tools(
+        offered,
+        are_hidden=choice == "none",
+        must_call=choice not in (None, "auto", "none"),
+        only=_only(choice),
+        parallel=parallel,
+    )
 
 
 def calls_of(calls: Sequence[CallBody], at: str) -> tuple[ToolCall, ...]:
@@ -83,7 +73,7 @@ def calls_of(calls: Sequence[CallBody], at: str) -> tuple[ToolCall, ...]:
     for index, call in enumerate(calls):
         if call.type != "function":
             raise _only_functions(f"{at}[{index}].type")
-        _check_name(call.function.name, f"{at}[{index}].function.name")
+        check_tool_name(call.function.name, f"{at}[{index}].function.name")
     return tuple(ToolCall(id=call.id, name=call.function.name, arguments=call.function.arguments) for call in calls)
 
 
@@ -93,7 +83,7 @@ def _tool(tool: ToolBody, at: str) -> Tool:
     function = tool.function
     if function is None:
         raise RequestError(f"`{at}.function` is missing", param=f"{at}.function")
-    _check_name(function.name, f"{at}.function.name")
+    check_tool_name(function.name, f"{at}.function.name")
     parameters = _NO_PARAMETERS if function.parameters is None else function.parameters
     check_depth(parameters, f"{at}.function.parameters")
     return Tool(
@@ -117,11 +107,6 @@ def _only(choice: str | ChoiceBody | None) -> str | None:
                 param="tool_choice",
                 hint='{"type": "function", "function": {"name": …}}',
             )
-
-
-def _check_name(name: str, at: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise RequestError(f"`{at}` must be 1 to 128 letters, digits, `_`, `.` or `-`", param=at)
 
 
 def _only_functions(at: str) -> RequestError:
