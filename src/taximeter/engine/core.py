@@ -34,6 +34,7 @@ from taximeter.errors import ConfigError, PromptTooLong, RequestError
 from taximeter.records import (
     Basis,
     ChoiceFinished,
+    Dialect,
     Event,
     FinishReason,
     PhaseEntered,
@@ -216,9 +217,12 @@ class EngineCore:
             )
 
     def answer_limit(self, request: Request, prompt_tokens: int) -> int:
-        """How many tokens each choice may have. Raises PromptTooLong when that is none, or fewer than asked for."""
+        """How many tokens each choice may have. Raises PromptTooLong when that is none, or fewer than asked for: not so
+        in a dialect that has every request name a limit, where it is no wish for as many."""
         room = self.limit_tokens - prompt_tokens
         wanted = request.max_output_tokens
+        if wanted is not None and request.dialect is Dialect.ANTHROPIC_MESSAGES:
+            wanted = min(wanted, max(room, 1))
         if room < 1 or (wanted is not None and wanted > room):
             asked = "" if wanted is None else f" and {wanted} for the answer"
             raise PromptTooLong(

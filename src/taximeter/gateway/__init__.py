@@ -1,6 +1,6 @@
 """The HTTP door: requests in, answers out, and a receipt for each.
 
-`app` has the routes, `inference` the two endpoints that cost money, `relay` the way from a request to its receipt,
+`app` has the routes, `inference` the endpoints that cost money, `relay` the way from a request to its receipt,
 `errors` the status codes. Everything below is reached through a `Backend`, a ledger and a settler: this room knows no
 engine.
 """

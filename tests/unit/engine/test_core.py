@@ -13,7 +13,7 @@ from taximeter.engine.kv_cache import BLOCK_TOKENS
 from taximeter.engine.models import Model
 from taximeter.engine.weights import ModelConfig
 from taximeter.errors import ConfigError, PromptTooLong, RequestError
-from taximeter.records import ChoiceFinished, FinishReason, Message, Phase, PhaseEntered, Prompt, Sampling
+from taximeter.records import ChoiceFinished, Dialect, FinishReason, Message, Phase, PhaseEntered, Prompt, Sampling
 from tests.engine_harness import GREEDY, TINY_LLAMA, Collected, add, core_of, drain, loaded, preempt_youngest, request
 
 PROMPT = list(range(5, 45))
@@ -208,6 +208,11 @@ def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
         core.answer_limit(request("r", GREEDY, 10), limit - 9)
     assert core.answer_limit(request("r", GREEDY, 10), limit - 10) == 10
     assert core.answer_limit(request("r"), limit - 7) == 7
+    bound = dataclasses.replace(request("r", GREEDY, 10**6), dialect=Dialect.ANTHROPIC_MESSAGES)
+    assert core.answer_limit(bound, limit - 7) == 7
+    assert core.answer_limit(dataclasses.replace(bound, max_output_tokens=3), limit - 7) == 3
+    with pytest.raises(PromptTooLong):
+        core.answer_limit(bound, limit)
 
 
 def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
