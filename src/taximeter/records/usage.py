@@ -32,7 +32,8 @@ class Usage:
     `reported` keeps the provider's own words. Totals are properties, and None as soon as one of their leaves is.
 
     `by_model` is the part of the leaves that other models than the served one read and wrote within the call (an
-    advisor, a fallback): model, leaf, tokens.
+    advisor, a fallback): model, leaf, tokens. `prompts_tokens` is how long each prompt was where the served model was
+    asked more than once within the call: a price that depends on the length of the prompt depends on each one's.
 
     Raises ValueError for a negative leaf, for an unknown one without a reason, and for more tokens of other models in a
     leaf than it has.
@@ -54,6 +55,7 @@ class Usage:
     output_audio_tokens: int | None = 0
     other_units: Mapping[str, int] = field(default_factory=dict[str, int])
     by_model: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
+    prompts_tokens: tuple[int, ...] = ()
     basis: Basis = Basis.REPORTED
     unknown_reasons: Mapping[str, str] = field(default_factory=dict[str, str])
     reported: Mapping[str, object] | None = None
