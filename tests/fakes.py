@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -32,6 +32,7 @@ from taximeter.records import (
     Served,
     TokenLogprob,
     TokensGenerated,
+    ToolCallDelta,
     Usage,
     Work,
 )
@@ -43,12 +44,16 @@ WAIT_S = 20.0  # far beyond anything that is not a hang
 class Script:
     """One answer. Durations move a `FakeClock` and are ignored on a real one.
 
+    `reasoning` comes before the tokens and `calls` after them, whatever the limit.
+
     `hold_at` keeps the answer back before its token of that number (0 is the first; one beyond the last is between the
     end of the choices and `Served`) until `FakeBackend.release`; `fail_at` raises `error` there instead. `refuse` is
     raised by `submit`. `closing_ms` pass after `Served`.
     """
 
     tokens: tuple[str, ...] = ("Hello", ",", " world")
+    reasoning: tuple[str, ...] = ()
+    calls: tuple[ToolCallDelta, ...] = ()
     finish: FinishReason = FinishReason.STOP
     tail: str = ""
     cached_tokens: int = 0
@@ -146,6 +151,9 @@ class FakeAnswer:
         self._pass(script.prefill_ms)
         yield self._enter(Phase.DECODE)
         limit = self._request.max_output_tokens or len(script.tokens)
+        for thought in script.reasoning:
+            for event in self._beside(reasoning=thought):
+                yield event
         for number, text in enumerate(script.tokens[:limit]):
             await self._hold(number)
             if number == script.fail_at:
@@ -157,6 +165,9 @@ class FakeAnswer:
             for choice in range(self._request.sampling.choices):
                 self._made += 1
                 yield self._token(choice, number, text)
+        for piece in script.calls:
+            for event in self._beside(calls=(piece,)):
+                yield event
         reason = FinishReason.LENGTH if limit < len(script.tokens) else script.finish
         reason = FinishReason.CANCELLED if self._is_cancelled else reason
         for choice in range(self._request.sampling.choices):
@@ -197,6 +208,12 @@ class FakeAnswer:
             token_ids=(number,),
             logprobs=() if wanted is None else (position,),
         )
+
+    def _beside(self, *, reasoning: str = "", calls: tuple[ToolCallDelta, ...] = ()) -> Iterator[TokensGenerated]:
+        for choice in range(self._request.sampling.choices):
+            self._made += 1
+            at_ns = self._clock.monotonic_ns()
+            yield TokensGenerated(at_ns=at_ns, choice=choice, new_tokens=1, text="", reasoning=reasoning, calls=calls)
 
     def _what_it_took(self) -> Served:
         if self._served is None:

@@ -17,7 +17,8 @@ from uvicorn.loops.auto import auto_loop_factory
 from taximeter.clock import SYSTEM_CLOCK, Clock
 from taximeter.gateway import Relay, build_app
 from taximeter.pricing import MachineMeter, Settler
-from taximeter.records import Backend, Dialect, MachineRate, Request, Sampling, new_id
+from taximeter.providers.door import Call
+from taximeter.records import Backend, Dialect, MachineRate, Prompt, Request, Sampling, new_id
 from taximeter.serve import House, serve
 from taximeter.settings import Settings
 from tests.fakes import WAIT_S, FakeBackend, MemoryLedger, Script
@@ -105,6 +106,18 @@ def a_request(clock: Clock, *, model: str = "fake", choices: int = 1, stream: bo
         model=model,
         sampling=Sampling(choices=choices),
         stream=stream,
+    )
+
+
+def a_call(*, include_usage: bool = False) -> Call:
+    """A call that asks for nothing in particular, for those who write answers."""
+    return Call(
+        model="fake",
+        prompt=Prompt(text=""),
+        sampling=Sampling(),
+        max_output_tokens=None,
+        stream=True,
+        include_usage=include_usage,
     )
 
 

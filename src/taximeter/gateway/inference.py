@@ -22,7 +22,7 @@ from taximeter.gateway.errors import DoorError, Headers, as_http
 from taximeter.gateway.relay import Exchange, Relay
 from taximeter.providers import sse
 from taximeter.providers.bodies import model_named_in
-from taximeter.providers.door import Call, Endpoint
+from taximeter.providers.door import AnswerWriter, Call, Endpoint
 from taximeter.records import (
     MOST_GROUP_NAME_CHARACTERS,
     ChoiceFinished,
@@ -93,13 +93,13 @@ class InferenceDoor:
         exchange = await self._relay.open(request, call.prompt, receipt_id=receipt_id)
         watching = asyncio.create_task(_let_go_when_gone(receive, exchange))
         try:
-            await (self._stream if call.stream else self._whole)(exchange, reply, call.include_usage)
+            await (self._stream if call.stream else self._whole)(exchange, reply, call)
         finally:
             exchange.let_go()
             watching.cancel()
 
-    async def _stream(self, exchange: Exchange, reply: _Reply, include_usage: bool) -> None:
-        writer = self._endpoint.writer(exchange.request, include_usage)
+    async def _stream(self, exchange: Exchange, reply: _Reply, call: Call) -> None:
+        writer = reply.writer = self._endpoint.writer(exchange.request, call)
         async for event in exchange:
             match event:
                 case TokensGenerated():
@@ -111,8 +111,8 @@ class InferenceDoor:
                 case _:
                     pass
 
-    async def _whole(self, exchange: Exchange, reply: _Reply, include_usage: bool) -> None:
-        writer = self._endpoint.writer(exchange.request, include_usage)
+    async def _whole(self, exchange: Exchange, reply: _Reply, call: Call) -> None:
+        writer = self._endpoint.writer(exchange.request, call)
         async for event in exchange:
             match event:
                 case TokensGenerated() | ChoiceFinished():
@@ -155,6 +155,7 @@ class _Reply:
 
     def __init__(self, send: Send, endpoint: Endpoint, request_id: str) -> None:
         self.receipt_id: str | None = None
+        self.writer: AnswerWriter | None = None  # of a stream
         self._send = send
         self._endpoint = endpoint
         self._request_id = request_id
@@ -181,7 +182,8 @@ class _Reply:
         if not self._begun:
             await self.whole(http.status, self._endpoint.error_body(http.fault), http.headers)
         elif not self._ended:
-            await self._write(self._endpoint.error_event(http.fault), more=False)
+            last = None if self.writer is None else self.writer.broken(http.fault)
+            await self._write(last or self._endpoint.error_event(http.fault), more=False)
 
     async def _begin(self, status: int, headers: Headers) -> None:
         self._begun = True

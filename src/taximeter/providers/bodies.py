@@ -36,22 +36,22 @@ def model_named_in(body: bytes) -> str | None:
     return model if _is_model_name(model) else None
 
 
-def decode(decoder: msgspec.json.Decoder[_B], body: bytes) -> _B:
-    """The body as what `decoder` reads. Raises RequestError that names the field."""
+def decode(decoder: msgspec.json.Decoder[_B], body: bytes | msgspec.Raw, at: str = "") -> _B:
+    """The body, or what stands `at` a place in one, as what `decoder` reads. Raises RequestError with the field."""
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _wrong_field(str(error)) from error
+        raise _wrong_field(str(error), at) from error
     except msgspec.DecodeError as error:
         raise RequestError(f"the body is not JSON: {_lower_first(str(error))}") from error
     except RecursionError as error:
         raise RequestError("the body is nested too deeply") from error
 
 
-def _wrong_field(complaint: str) -> RequestError:
+def _wrong_field(complaint: str, at: str) -> RequestError:
     """msgspec's complaint, with the field in front: "Expected `int` >= 1 - at `$.n`"."""
     what, _, path = complaint.partition(" - at `$")
-    param = path.rstrip("`").lstrip(".").replace("[...]", "")
+    param = (at + path.rstrip("`").replace("[...]", "")).lstrip(".")
     if missing := re.search(r"missing required field `(\w+)`", what):
         param = f"{param}.{missing[1]}" if param else missing[1]
         return RequestError(f"`{param}` is missing", param=param)

@@ -6,9 +6,10 @@ Owns: the face that all endpoints have in common. Refuses to know: any dialect, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from taximeter.records import ChoiceFinished, Dialect, Prompt, Request, Sampling, TokensGenerated, Usage
 
@@ -16,7 +17,8 @@ from taximeter.records import ChoiceFinished, Dialect, Prompt, Request, Sampling
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One body, understood. `include_usage` asks for the usage at the end of a stream, where a dialect leaves it to the
-    caller; `tier` is the service tier asked for, in the caller's words."""
+    caller; `tier` is the service tier asked for, in the caller's words. `echoed` is what the answer repeats of the
+    body, in a dialect that does so."""
 
     model: str
     prompt: Prompt
@@ -25,6 +27,7 @@ class Call:
     stream: bool
     include_usage: bool
     tier: str | None = None
+    echoed: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 class AnswerWriter(ABC):
@@ -59,6 +62,11 @@ class AnswerWriter(ABC):
     def end(self, usage: Usage | None) -> bytes:
         """The end of the stream."""
 
+    def broken(self, fault: Fault) -> bytes | None:  # noqa: ARG002 - most dialects need nothing but the fault
+        """The last event of a stream that breaks off, framed, in a dialect where it depends on what came before; None
+        where the endpoint's `error_event` is enough."""
+        return None
+
 
 class FaultKind(StrEnum):
     """What sort of thing went wrong, as far as a client can do something about it."""
@@ -88,15 +96,15 @@ class Fault:
 class Endpoint:
     """Both directions of one endpoint.
 
-    `parse` raises RequestError; `writer` is for the answer to one request, and takes the request and whether the
-    stream is to end with the usage. `error_body` is an error as a whole body, `error_event` as the last event of a
-    stream, framed. `request_id_header` is what the dialect's clients look for a request's id under, where that is not
-    `x-request-id`, which every response has.
+    `parse` raises RequestError; `writer` is for the answer to one request, and takes the request and the call it was
+    made of. `error_body` is an error as a whole body, `error_event` as the last event of a stream, framed.
+    `request_id_header` is what the dialect's clients look for a request's id under, where that is not `x-request-id`,
+    which every response has.
     """
 
     dialect: Dialect
     parse: Callable[[bytes], Call]
-    writer: Callable[[Request, bool], AnswerWriter]
+    writer: Callable[[Request, Call], AnswerWriter]
     error_body: Callable[[Fault], bytes]
     error_event: Callable[[Fault], bytes]
     request_id_header: bytes | None = None

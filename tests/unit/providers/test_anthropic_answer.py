@@ -20,6 +20,7 @@ from taximeter.records import (
     ToolCallDelta,
     Usage,
 )
+from tests.gateway_harness import a_call
 
 USAGE = Usage(input_fresh_tokens=7, input_cache_read_tokens=5, output_text_tokens=3)
 FOUND = {
@@ -40,7 +41,7 @@ def writer() -> AnswerWriter:
         dialect=Dialect.ANTHROPIC_MESSAGES,
         model="m",
     )
-    return anthropic.MESSAGES.writer(request, True)
+    return anthropic.MESSAGES.writer(request, a_call())
 
 
 def token(text: str = "", *calls: ToolCallDelta, reasoning: str = "") -> TokensGenerated:

@@ -35,6 +35,7 @@ from taximeter.records import (
     ToolCallDelta,
     Usage,
 )
+from tests.gateway_harness import a_call
 
 ASKED = Request(
     id="req_0123456789abc",
@@ -470,7 +471,7 @@ def frames(stream: bytes) -> list[tuple[bytes, bytes]]:
 @given(answers())
 def test_what_is_written_is_read_back(answer: list[TokensGenerated | ChoiceFinished]):
     """A stream that our writer made, read by our reader: the same texts, thoughts, calls and end."""
-    writer = anthropic.MESSAGES.writer(ASKED, True)
+    writer = anthropic.MESSAGES.writer(ASKED, a_call())
     stream = b"".join(
         writer.tokens(event) if isinstance(event, TokensGenerated) else writer.finished(event) for event in answer
     )

@@ -17,6 +17,7 @@ from taximeter.records import (
     ToolCallDelta,
     Usage,
 )
+from tests.gateway_harness import a_call
 
 USAGE = Usage(input_fresh_tokens=7, input_cache_read_tokens=5, output_text_tokens=3)
 
@@ -30,7 +31,7 @@ def writer(endpoint: Endpoint, *, choices: int = 1, include_usage: bool = False)
         model="m",
         sampling=Sampling(choices=choices),
     )
-    return endpoint.writer(request, include_usage)
+    return endpoint.writer(request, a_call(include_usage=include_usage))
 
 
 def token(text: str, *, choice: int = 0, logprobs: tuple[PositionLogprobs, ...] = ()) -> TokensGenerated:
@@ -109,7 +110,8 @@ def test_usage_comes_in_one_chunk_without_choices_and_only_when_asked_for():
         "prompt_tokens": 7 + 5,
         "completion_tokens": 3,
         "total_tokens": 7 + 5 + 3,
-        "prompt_tokens_details": {"cached_tokens": 5},
+        "prompt_tokens_details": {"cached_tokens": 5, "cache_write_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
     silent = writer(CHAT)
     assert all("usage" not in event for event in events(silent.tokens(token("a")) + silent.end(USAGE)))
@@ -267,3 +269,31 @@ def test_an_answer_without_calls_says_nothing_of_them():
     chat.keep(token(""))
     assert "tool_calls" not in json.loads(chat.whole(USAGE))["choices"][0]["message"]
     assert b"tool_calls" not in chat.tokens(token("x"))
+
+
+def test_reasoning_is_written_where_the_open_engines_write_it():
+    """Before the text, in a field of its own; streamed and whole."""
+    event = TokensGenerated(at_ns=0, choice=0, new_tokens=2, text="Yes", reasoning="hm")
+    stream = writer(CHAT).tokens(event)
+    assert [choice["delta"] for choice in choices(stream)][1:] == [{"reasoning_content": "hm"}, {"content": "Yes"}]
+    chat = writer(CHAT)
+    chat.keep(event)
+    chat.keep(end())
+    message = json.loads(chat.whole(USAGE))["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("hm", "Yes")
+
+
+def test_usage_has_the_parts_of_its_totals():
+    """All writes to a cache are one number here, and reasoning is a part of the answer."""
+    usage = Usage(
+        input_fresh_tokens=1,
+        input_cache_read_tokens=20,
+        input_cache_write_5m_tokens=300,
+        input_cache_write_1h_tokens=4000,
+        output_text_tokens=5,
+        output_reasoning_tokens=60,
+    )
+    written = json.loads(writer(CHAT).whole(usage))["usage"]
+    assert written["prompt_tokens"] == 1 + 20 + 300 + 4000
+    assert written["prompt_tokens_details"] == {"cached_tokens": 20, "cache_write_tokens": 300 + 4000}
+    assert (written["completion_tokens"], written["completion_tokens_details"]["reasoning_tokens"]) == (65, 60)

@@ -15,7 +15,7 @@ from taximeter.providers.bodies import model_named_in
 from taximeter.providers.door import Endpoint
 from taximeter.providers.openai import CHAT, COMPLETIONS
 from taximeter.providers.openai.body import _ChatBody, _CompletionBody
-from taximeter.records import Message, Prompt, Sampling
+from taximeter.records import Image, Message, Prompt, Sampling
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -26,6 +26,10 @@ def chat(**fields: object) -> bytes:
 
 def completion(**fields: object) -> bytes:
     return json.dumps({"model": "m", "prompt": "hello", **fields}).encode()
+
+
+def image(url: str) -> dict[str, object]:
+    return {"type": "image_url", "image_url": {"url": url, "detail": "low"}}
 
 
 def refused(endpoint: Endpoint, body: bytes) -> RequestError:
@@ -153,6 +157,21 @@ def test_text_parts_become_one_message():
     assert call.prompt.messages == (Message(role="user", content="a\nb"),)
 
 
+def test_images_arrive_between_the_texts():
+    """By their address, or as the data that a URL of data holds."""
+    parts = [{"type": "text", "text": "a"}, image("https://x/y.png"), image("data:image/png;base64,aGk=")]
+    call = CHAT.parse(chat(messages=[{"role": "user", "content": parts}]))
+    images = (Image(url="https://x/y.png"), Image(data="aGk=", media_type="image/png"))
+    assert call.prompt.messages == (Message(role="user", content=("a", *images)),)
+
+
+def test_the_tier_that_is_asked_for_is_kept():
+    """In the caller's words; too long a word is none."""
+    assert CHAT.parse(chat(service_tier="flex")).tier == "flex"
+    assert CHAT.parse(chat()).tier is None
+    assert refused(CHAT, chat(service_tier="x" * 201)).param == "service_tier"
+
+
 def test_developer_is_the_newer_word_for_system():
     """Templates know `system` only."""
     call = CHAT.parse(chat(messages=[{"role": "developer", "content": "be brief"}, *HELLO]))
@@ -163,7 +182,12 @@ def test_developer_is_the_newer_word_for_system():
 @pytest.mark.parametrize(
     ("message", "param"),
     [
-        ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, "messages[0].content[0]"),
+        ({"role": "user", "content": [image("x")]}, "messages[0].content[0].image_url"),
+        ({"role": "user", "content": [image("data:image/png;base64,")]}, "messages[0].content[0].image_url"),
+        ({"role": "user", "content": [image("data:text/plain;base64,aGk=")]}, "messages[0].content[0].image_url"),
+        ({"role": "user", "content": [image("https://x/" + "y" * 9000)]}, "messages[0].content[0].image_url"),
+        ({"role": "user", "content": [{"type": "image_url"}]}, "messages[0].content[0].image_url"),
+        ({"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}, "messages[0].content[0]"),
         ({"role": "user", "content": [{"type": "text"}]}, "messages[0].content[0].text"),
         ({"role": "user", "content": None}, "messages[0].content"),
         ({"role": "user"}, "messages[0].content"),
@@ -176,7 +200,7 @@ def test_developer_is_the_newer_word_for_system():
     ],
 )
 def test_a_message_that_cannot_be_represented_is_refused_by_name(message: object, param: str):
-    """Images, half a tool call and unknown roles are said to be so, not dropped."""
+    """Audio, images that are none, half a tool call and unknown roles are said to be so, not dropped."""
     assert refused(CHAT, chat(messages=[message])).param == param
 
 

@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from taximeter.providers import sse
 from taximeter.providers.anthropic.blocks import Block, BlockEvent, BlockSequence, whole_blocks
-from taximeter.providers.door import AnswerWriter, Fault, FaultKind
+from taximeter.providers.door import AnswerWriter, Call, Fault, FaultKind
 from taximeter.records import ChoiceFinished, FinishReason, ModelInfo, Request, TokensGenerated, Usage
 
 _encode = msgspec.json.Encoder().encode
@@ -81,7 +81,7 @@ _Event = _MessageStart | BlockEvent | _MessageDelta | _MessageStop
 _NOTHING_COUNTED = _Usage(input_tokens=0, cache_creation_input_tokens=0, cache_read_input_tokens=0, output_tokens=0)
 
 
-def messages_writer(request: Request, include_usage: bool) -> AnswerWriter:  # noqa: ARG001 - it always has one
+def messages_writer(request: Request, _call: Call) -> AnswerWriter:
     """Writes the answer to a messages request."""
     return _MessagesWriter(request)
 

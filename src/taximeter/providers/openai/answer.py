@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from taximeter.providers import sse
-from taximeter.providers.door import AnswerWriter, Fault, FaultKind
+from taximeter.providers.door import AnswerWriter, Call, Fault, FaultKind
 from taximeter.records import (
     ChoiceFinished,
     FinishReason,
@@ -32,6 +32,11 @@ _encode = msgspec.json.Encoder().encode
 
 class _PromptTokens(msgspec.Struct):
     cached_tokens: int | None
+    cache_write_tokens: int | None
+
+
+class _CompletionTokens(msgspec.Struct):
+    reasoning_tokens: int | None
 
 
 class _Usage(msgspec.Struct):
@@ -39,23 +44,28 @@ class _Usage(msgspec.Struct):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: _PromptTokens
+    completion_tokens_details: _CompletionTokens
 
 
-class _Top(msgspec.Struct):
+class Top(msgspec.Struct):
+    """A token that could have come."""
+
     token: str
     logprob: float
     bytes: list[int]
 
 
-class _Position(msgspec.Struct):
+class Position(msgspec.Struct):
+    """The token that came, and those that could have."""
+
     token: str
     logprob: float
     bytes: list[int]
-    top_logprobs: list[_Top]
+    top_logprobs: list[Top]
 
 
 class _ChatLogprobs(msgspec.Struct):
-    content: list[_Position]
+    content: list[Position]
     refusal: None = None
 
 
@@ -84,11 +94,13 @@ class _Message(msgspec.Struct):
     role: str
     content: str | None
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
     tool_calls: Sequence[_Call] | UnsetType = UNSET
 
 
 class _Delta(msgspec.Struct, omit_defaults=True):
     role: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
     tool_calls: Sequence[_Call] | UnsetType = UNSET
 
@@ -170,6 +182,9 @@ class _ChatWriter(_Writer):
 
     def tokens(self, event: TokensGenerated) -> bytes:
         chunks = self._opening(event.choice)
+        if event.reasoning:
+            delta = _Delta(reasoning_content=event.reasoning)
+            chunks += self._chunk(_ChatChunkChoice(index=event.choice, delta=delta))
         if event.text or event.logprobs:
             delta, logprobs = _Delta(content=event.text), _chat_logprobs(event.logprobs)
             chunks += self._chunk(_ChatChunkChoice(index=event.choice, delta=delta, logprobs=logprobs))
@@ -196,9 +211,15 @@ class _ChatWriter(_Writer):
     def _whole_choice(self, index: int, events: Sequence[TokensGenerated | ChoiceFinished]) -> _ChatChoice:
         calls = _whole_calls(events)
         text = "".join(event.text for event in events)
+        reasoning = "".join(event.reasoning for event in events if isinstance(event, TokensGenerated))
         return _ChatChoice(
             index=index,
-            message=_Message(role="assistant", content=text if text or not calls else None, tool_calls=calls or UNSET),
+            message=_Message(
+                role="assistant",
+                content=text if text or not calls else None,
+                reasoning_content=reasoning or UNSET,
+                tool_calls=calls or UNSET,
+            ),
             logprobs=_chat_logprobs(_all_logprobs(events)),
             finish_reason=_finish_reason(events),
         )
@@ -259,14 +280,14 @@ class _TextOffsets:
         return start
 
 
-def chat_writer(request: Request, include_usage: bool) -> AnswerWriter:
-    """Writes the answer to a chat completion."""
-    return _ChatWriter(request, include_usage)
+def chat_writer(request: Request, call: Call) -> AnswerWriter:
+    """Writes the answer to a chat completion. Reasoning goes where the open engines put it."""
+    return _ChatWriter(request, call.include_usage)
 
 
-def completion_writer(request: Request, include_usage: bool) -> AnswerWriter:
-    """Writes the answer to a legacy completion."""
-    return _CompletionWriter(request, include_usage)
+def completion_writer(request: Request, call: Call) -> AnswerWriter:
+    """Writes the answer to a legacy completion, which has no place for reasoning."""
+    return _CompletionWriter(request, call.include_usage)
 
 
 def _usage(usage: Usage | None) -> _Usage | None:
@@ -277,8 +298,17 @@ def _usage(usage: Usage | None) -> _Usage | None:
         prompt_tokens=usage.input_tokens,
         completion_tokens=usage.output_tokens,
         total_tokens=usage.input_tokens + usage.output_tokens,
-        prompt_tokens_details=_PromptTokens(cached_tokens=usage.input_cache_read_tokens),
+        prompt_tokens_details=_PromptTokens(
+            cached_tokens=usage.input_cache_read_tokens, cache_write_tokens=cache_writes(usage)
+        ),
+        completion_tokens_details=_CompletionTokens(reasoning_tokens=usage.output_reasoning_tokens),
     )
+
+
+def cache_writes(usage: Usage) -> int | None:
+    """The tokens written to a cache, for however long; None when one of the buckets is not known."""
+    buckets = [tokens for name, tokens in usage.leaves().items() if name.startswith("input_cache_write_")]
+    return None if None in buckets else sum(tokens for tokens in buckets if tokens is not None)
 
 
 def _legacy_name(token: TokenLogprob) -> str:
@@ -294,21 +324,22 @@ def _finite(token: TokenLogprob) -> float:
 
 
 def _chat_logprobs(positions: Sequence[PositionLogprobs]) -> _ChatLogprobs | None:
-    if not positions:
-        return None
-    return _ChatLogprobs(
-        content=[
-            _Position(
-                token=position.picked.text,
-                logprob=_finite(position.picked),
-                bytes=list(position.picked.utf8),
-                top_logprobs=[
-                    _Top(token=token.text, logprob=_finite(token), bytes=list(token.utf8)) for token in position.top
-                ],
-            )
-            for position in positions
-        ]
-    )
+    return _ChatLogprobs(content=positions_of(positions)) if positions else None
+
+
+def positions_of(positions: Sequence[PositionLogprobs]) -> list[Position]:
+    """Log-probabilities as the newer endpoints write them."""
+    return [
+        Position(
+            token=position.picked.text,
+            logprob=_finite(position.picked),
+            bytes=list(position.picked.utf8),
+            top_logprobs=[
+                Top(token=token.text, logprob=_finite(token), bytes=list(token.utf8)) for token in position.top
+            ],
+        )
+        for position in positions
+    ]
 
 
 def _all_logprobs(events: Sequence[TokensGenerated | ChoiceFinished]) -> list[PositionLogprobs]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -19,9 +20,18 @@ from msgspec import Meta
 from taximeter.errors import RequestError
 from taximeter.providers.bodies import check_model_name, decode, stop_strings, unsupported
 from taximeter.providers.door import Call
+from taximeter.providers.openai.content import content_of, image_of
 from taximeter.providers.openai.form import ResponseFormat, Schema, StructuredOutputs, form_of
 from taximeter.providers.openai.tools import CallBody, ChoiceBody, ToolBody, calls_of, toolbox_of
-from taximeter.records import Form, Message, Prompt, Sampling
+from taximeter.records import (
+    MOST_GROUP_NAME_CHARACTERS,
+    Form,
+    Image,
+    Message,
+    Prompt,
+    Sampling,
+    is_group_name,
+)
 
 _MAX_INT32 = 2**31 - 1
 _MAX_INT64 = 2**63 - 1
@@ -29,25 +39,25 @@ _MAX_BIASES = 1024
 _DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for the legacy endpoint only
 
 _TokenId = Annotated[int, Meta(ge=0, le=_MAX_INT32)]
-_Count = Annotated[int, Meta(ge=1, le=_MAX_INT32)]
+Count = Annotated[int, Meta(ge=1, le=_MAX_INT32)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 _Repetition = Annotated[float, Meta(gt=0, le=10)]
 _Share = Annotated[float, Meta(ge=0, le=1)]
 # A field that would change the answer and is not supported: anything but an empty value is refused.
-_Refused = Annotated[object, Meta(title="refused")]
+Refused = Annotated[object, Meta(title="refused")]
 
 
 class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class _Body(msgspec.Struct, kw_only=True):
-    """What both endpoints accept. None everywhere means that the caller left it out or wrote null."""
+class Body(msgspec.Struct, kw_only=True):
+    """What all endpoints accept. None everywhere means that the caller left it out or wrote null."""
 
     model: str
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
-    max_tokens: _Count | None = None
+    max_tokens: Count | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: _Share | None = None
@@ -57,6 +67,7 @@ class _Body(msgspec.Struct, kw_only=True):
     frequency_penalty: _Penalty | None = None
     logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
     response_format: ResponseFormat | None = None
+    service_tier: str | None = None
     # Extensions of vLLM and llama.cpp.
     top_k: Annotated[int, Meta(ge=-1, le=_MAX_INT32)] | None = None
     min_p: _Share | None = None
@@ -71,21 +82,26 @@ class _Body(msgspec.Struct, kw_only=True):
     guided_grammar: str | None = None
     grammar: str | None = None
     json_schema: Schema | None = None
-    allowed_token_ids: _Refused = None
-    bad_words: _Refused = None
-    dry_multiplier: _Refused = None
-    logits_processors: _Refused = None
-    mirostat: _Refused = None
-    prompt_logprobs: _Refused = None
-    stop_token_ids: _Refused = None
-    use_beam_search: _Refused = None
-    xtc_probability: _Refused = None
+    allowed_token_ids: Refused = None
+    bad_words: Refused = None
+    dry_multiplier: Refused = None
+    logits_processors: Refused = None
+    mirostat: Refused = None
+    prompt_logprobs: Refused = None
+    stop_token_ids: Refused = None
+    use_beam_search: Refused = None
+    xtc_probability: Refused = None
+
+
+class _ImageUrl(msgspec.Struct):
+    url: str
 
 
 class _Part(msgspec.Struct):
     type: str
     text: str | None = None
     refusal: str | None = None
+    image_url: _ImageUrl | str | None = None
 
 
 class _Turn(msgspec.Struct):
@@ -97,36 +113,36 @@ class _Turn(msgspec.Struct):
     function_call: object = None
 
 
-class _ChatBody(_Body, kw_only=True):
+class _ChatBody(Body, kw_only=True):
     messages: list[_Turn]
-    max_completion_tokens: _Count | None = None
+    max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     modalities: list[str] | None = None
     tools: list[ToolBody] | None = None
     tool_choice: str | ChoiceBody | None = None
     parallel_tool_calls: bool | None = None
-    audio: _Refused = None
-    chat_template: _Refused = None
-    continue_final_message: _Refused = None
-    documents: _Refused = None
-    functions: _Refused = None
-    web_search_options: _Refused = None
+    audio: Refused = None
+    chat_template: Refused = None
+    continue_final_message: Refused = None
+    documents: Refused = None
+    functions: Refused = None
+    web_search_options: Refused = None
 
 
-class _CompletionBody(_Body, kw_only=True):
+class _CompletionBody(Body, kw_only=True):
     prompt: str | list[str | _TokenId | list[_TokenId]]
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     best_of: Annotated[int, Meta(ge=1, le=128)] | None = None
-    echo: _Refused = None
-    suffix: _Refused = None
+    echo: Refused = None
+    suffix: Refused = None
 
 
-def _refused(body: type[_Body]) -> tuple[str, ...]:
-    return tuple(field.name for field in msgspec.structs.fields(body) if field.type == _Refused)
+@cache
+def _refused(body: type[Body]) -> tuple[str, ...]:
+    return tuple(field.name for field in msgspec.structs.fields(body) if field.type == Refused)
 
 
-_REFUSED: dict[type[_Body], tuple[str, ...]] = {body: _refused(body) for body in (_ChatBody, _CompletionBody)}
 _chat_decoder = msgspec.json.Decoder(_ChatBody)
 _completion_decoder = msgspec.json.Decoder(_CompletionBody)
 
@@ -134,13 +150,13 @@ _completion_decoder = msgspec.json.Decoder(_CompletionBody)
 def parse_chat(body: bytes) -> Call:
     """A chat body. Raises RequestError that names the field."""
     read = decode(_chat_decoder, body)
-    _check_common(read)
+    check_common(read)
     if read.modalities is not None and read.modalities != ["text"]:
         raise unsupported("modalities", "answers are text")
     alternatives = read.top_logprobs
     if alternatives and not read.logprobs:
         raise RequestError("`top_logprobs` needs `logprobs` to be true", param="top_logprobs")
-    return _call(
+    return call_of(
         read,
         prompt=Prompt(
             messages=_messages(read.messages),
@@ -155,10 +171,10 @@ def parse_chat(body: bytes) -> Call:
 def parse_completion(body: bytes) -> Call:
     """A legacy completions body. Raises RequestError that names the field."""
     read = decode(_completion_decoder, body)
-    _check_common(read)
+    check_common(read)
     if read.best_of is not None and read.best_of != (read.n or 1):
         raise unsupported("best_of", "every choice that is made is given back", hint="leave it out, or give it `n`")
-    return _call(
+    return call_of(
         read,
         prompt=_plain_prompt(read.prompt, form_of(read)),
         max_output_tokens=read.max_tokens or _DEFAULT_COMPLETION_TOKENS,
@@ -166,16 +182,29 @@ def parse_completion(body: bytes) -> Call:
     )
 
 
-def _check_common(read: _Body) -> None:
+def check_common(read: Body) -> None:
+    """Raises RequestError for what no endpoint can serve."""
     check_model_name(read.model)
-    for name in _REFUSED[type(read)]:
+    for name in _refused(type(read)):
         if getattr(read, name):
             raise unsupported(name, "it would change the answer", hint="leave it out")
     if read.stream_options is not None and not read.stream:
         raise RequestError("`stream_options` needs `stream` to be true", param="stream_options")
+    if read.service_tier is not None and not is_group_name(read.service_tier):
+        raise RequestError(
+            f"`service_tier` must be at most {MOST_GROUP_NAME_CHARACTERS} printable characters", param="service_tier"
+        )
 
 
-def _call(read: _Body, *, prompt: Prompt, max_output_tokens: int | None, logprobs: int | None) -> Call:
+def call_of(
+    read: Body,
+    *,
+    prompt: Prompt,
+    max_output_tokens: int | None,
+    logprobs: int | None,
+    echoed: Mapping[str, Any] | None = None,
+) -> Call:
+    """The call that a body asks for, with what each endpoint has in its own words. Raises RequestError."""
     min_tokens = read.min_tokens or 0
     if max_output_tokens is not None and min_tokens > max_output_tokens:
         raise RequestError(
@@ -205,6 +234,8 @@ def _call(read: _Body, *, prompt: Prompt, max_output_tokens: int | None, logprob
         max_output_tokens=max_output_tokens,
         stream=bool(read.stream),
         include_usage=bool(read.stream_options and read.stream_options.include_usage),
+        tier=read.service_tier,
+        echoed=echoed or {},
     )
 
 
@@ -212,7 +243,7 @@ def _or(given: float | None, default: float) -> float:
     return default if given is None else given
 
 
-def _repetition_penalty(read: _Body) -> float:
+def _repetition_penalty(read: Body) -> float:
     given = {value for value in (read.repetition_penalty, read.repeat_penalty) if value is not None}
     if len(given) > 1:
         raise RequestError(
@@ -231,7 +262,7 @@ def _logit_bias(given: Mapping[str, float]) -> dict[int, float]:
 
 
 # Templates know `system`; `developer` is OpenAI's newer word for it.
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 
 def _messages(turns: list[_Turn]) -> tuple[Message, ...]:
@@ -241,9 +272,9 @@ def _messages(turns: list[_Turn]) -> tuple[Message, ...]:
 
 
 def _message(turn: _Turn, at: str) -> Message:
-    role = _ROLES.get(turn.role)
+    role = ROLES.get(turn.role)
     if role is None:
-        raise RequestError(f"`{at}.role` must be one of {', '.join(_ROLES)}", param=f"{at}.role")
+        raise RequestError(f"`{at}.role` must be one of {', '.join(ROLES)}", param=f"{at}.role")
     if turn.function_call:
         raise unsupported(f"{at}.function_call", "it is an older word for `tool_calls`")
     if turn.tool_calls and role != "assistant":
@@ -258,7 +289,7 @@ def _message(turn: _Turn, at: str) -> Message:
     )
 
 
-def _content(turn: _Turn, at: str) -> str:
+def _content(turn: _Turn, at: str) -> str | tuple[str | Image, ...]:
     match turn.content:
         case None if turn.tool_calls:
             return ""
@@ -267,17 +298,19 @@ def _content(turn: _Turn, at: str) -> str:
         case str(content):
             return content
         case parts:
-            # Other engines put a line break between text parts too: a model sees them as paragraphs.
-            return "\n".join(_part_text(part, f"{at}.content[{index}]") for index, part in enumerate(parts))
+            return content_of([_part(part, f"{at}.content[{index}]") for index, part in enumerate(parts)])
 
 
-def _part_text(part: _Part, at: str) -> str:
-    text = {"text": part.text, "refusal": part.refusal}.get(part.type)
-    if text is None:
-        if part.type in ("text", "refusal"):
+def _part(part: _Part, at: str) -> str | Image:
+    match part:
+        case _Part(type="text", text=str(text)) | _Part(type="refusal", refusal=str(text)):
+            return text
+        case _Part(type="image_url", image_url=_ImageUrl(url=url) | str(url)):
+            return image_of(url, f"{at}.image_url")
+        case _Part(type="text" | "refusal" | "image_url"):
             raise RequestError(f"`{at}.{part.type}` is missing", param=f"{at}.{part.type}")
-        raise unsupported(at, "only parts of type `text` can be read")
-    return text
+        case _:
+            raise unsupported(at, "only texts and images can be read")
 
 
 def _plain_prompt(given: str | list[str | int | list[int]], form: Form | None) -> Prompt:
