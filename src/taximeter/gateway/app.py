@@ -50,6 +50,8 @@ def build_app(
         Route("/v1/completions", InferenceDoor(openai.COMPLETIONS, relay), methods=["POST"]),
         Route("/v1/messages", InferenceDoor(anthropic.MESSAGES, relay), methods=["POST"]),
         Route("/v1/messages/count_tokens", pages.count_tokens, methods=["POST"]),
+        Route("/v1/responses", InferenceDoor(openai.RESPONSES, relay), methods=["POST"]),
+        Route("/v1/embeddings", InferenceDoor(openai.EMBEDDINGS, relay), methods=["POST"]),
         Route("/v1/models", pages.models),
         Route("/v1/models/{id:path}", pages.model),
         Route("/healthz", pages.health),

@@ -144,7 +144,7 @@ async def test_without_a_rate_there_is_no_statement():
     [
         ("GET", "/", 404),
         ("GET", "/v1/chat/completions/", 404),
-        ("POST", "/v1/embeddings", 404),
+        ("POST", "/v1/audio/speech", 404),
         ("GET", CHAT, 405),
         ("POST", "/v1/models", 405),
         ("DELETE", "/api/receipts", 405),

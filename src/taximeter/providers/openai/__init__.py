@@ -1,6 +1,7 @@
-"""OpenAI's dialect: chat completions and legacy completions, with the extensions that vLLM and llama.cpp accept.
+"""OpenAI's dialect: chat, legacy completions and responses, with the extensions that vLLM and llama.cpp accept.
 
-`body` reads what a client asks, `answer` writes what it gets back. `CHAT` and `COMPLETIONS` are the two endpoints.
+`body` reads what a client asks and `answer` writes what it gets back; `responses_body` and `responses_answer` have what
+is different there. `CHAT`, `COMPLETIONS` and `RESPONSES` are the endpoints; `EMBEDDINGS` is one that only refuses.
 """
 
 from taximeter.providers.door import Endpoint
@@ -13,6 +14,9 @@ from taximeter.providers.openai.answer import (
     models_body,
 )
 from taximeter.providers.openai.body import parse_chat, parse_completion
+from taximeter.providers.openai.embeddings import embeddings_writer, parse_embeddings
+from taximeter.providers.openai.responses_answer import responses_writer
+from taximeter.providers.openai.responses_body import parse_responses
 from taximeter.records import Dialect
 
 CHAT = Endpoint(
@@ -30,4 +34,28 @@ COMPLETIONS = Endpoint(
     error_event=error_event,
 )
 
-__all__ = ["CHAT", "COMPLETIONS", "error_body", "error_event", "model_body", "models_body"]
+RESPONSES = Endpoint(
+    dialect=Dialect.OPENAI_RESPONSES,
+    parse=parse_responses,
+    writer=responses_writer,
+    error_body=error_body,
+    error_event=error_event,
+)
+EMBEDDINGS = Endpoint(
+    dialect=Dialect.OPENAI_EMBEDDINGS,
+    parse=parse_embeddings,
+    writer=embeddings_writer,
+    error_body=error_body,
+    error_event=error_event,
+)
+
+__all__ = [
+    "CHAT",
+    "COMPLETIONS",
+    "EMBEDDINGS",
+    "RESPONSES",
+    "error_body",
+    "error_event",
+    "model_body",
+    "models_body",
+]

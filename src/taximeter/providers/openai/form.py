@@ -33,6 +33,15 @@ class ResponseFormat(msgspec.Struct):
     schema: dict[str, Any] | bool | None = None
 
 
+class TextFormat(msgspec.Struct):
+    """What the Responses endpoint has instead, under `text.format`."""
+
+    type: str = "text"
+    schema: dict[str, Any] | bool | None = None
+    name: str | None = None
+    strict: bool | None = None
+
+
 class StructuredOutputs(msgspec.Struct):
     """vLLM's field."""
 
@@ -60,7 +69,7 @@ class FormFields(Protocol):
     json_schema: Schema | None
 
 
-def form_of(read: FormFields) -> Form | None:
+def form_of(read: FormFields, text_format: TextFormat | None = None) -> Form | None:
     """The form of the answer; None when any will do. Raises RequestError when it is not clear which one is meant."""
     vllm = read.structured_outputs or StructuredOutputs()
     for name in ("structural_tag", "whitespace_pattern", "disable_any_whitespace", "disable_additional_properties"):
@@ -71,6 +80,7 @@ def form_of(read: FormFields) -> Form | None:
         form
         for form in (
             _response_format(read.response_format),
+            _text_format(text_format),
             _schema(vllm.json, "structured_outputs.json"),
             _schema(_ANY_OBJECT if vllm.json_object else None, "structured_outputs.json_object"),
             _text(FormKind.REGEX, vllm.regex, "structured_outputs.regex"),
@@ -104,6 +114,21 @@ def _response_format(given: ResponseFormat | None) -> Form | None:
             if schema is None:
                 raise RequestError(f"`{at}.json_schema.schema` is missing", param=f"{at}.json_schema.schema")
             return _schema(schema, at)
+        case _:
+            raise RequestError(f"`{at}.type` must be text, json_object or json_schema", param=f"{at}.type")
+
+
+def _text_format(given: TextFormat | None) -> Form | None:
+    at = "text.format"
+    match given:
+        case None | TextFormat(type="text"):
+            return None
+        case TextFormat(type="json_object"):
+            return _schema(_ANY_OBJECT, at)
+        case TextFormat(type="json_schema", schema=None):
+            raise RequestError(f"`{at}.schema` is missing", param=f"{at}.schema")
+        case TextFormat(type="json_schema"):
+            return _schema(given.schema, at)
         case _:
             raise RequestError(f"`{at}.type` must be text, json_object or json_schema", param=f"{at}.type")
 

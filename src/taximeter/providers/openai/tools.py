@@ -25,6 +25,16 @@ class _Function(msgspec.Struct):
     strict: bool | None = None
 
 
+class FlatToolBody(msgspec.Struct):
+    """One entry of the Responses endpoint's `tools`: there is no `function` around what describes it."""
+
+    type: str
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
 class ToolBody(msgspec.Struct):
     """One entry of `tools`."""
 
@@ -34,6 +44,13 @@ class ToolBody(msgspec.Struct):
 
 class _Named(msgspec.Struct):
     name: str
+
+
+class FlatChoiceBody(msgspec.Struct):
+    """The Responses endpoint's `tool_choice` where it names a tool."""
+
+    type: str
+    name: str | None = None
 
 
 class ChoiceBody(msgspec.Struct):
@@ -59,11 +76,23 @@ class CallBody(msgspec.Struct):
 def toolbox_of(tools: Sequence[ToolBody] | None, choice: str | ChoiceBody | None, *, parallel: bool) -> Toolbox | None:
     """What a call may use; None when that is no tool at all. Raises RequestError."""
     offered = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools or ())]
+    return _toolbox(offered, choice, only=_only(choice), parallel=parallel)
+
+
+def flat_toolbox_of(
+    tools: Sequence[FlatToolBody] | None, choice: str | FlatChoiceBody | None, *, parallel: bool
+) -> Toolbox | None:
+    """The same as the Responses endpoint has it. Raises RequestError."""
+    offered = [_flat_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools or ())]
+    return _toolbox(offered, choice, only=_flat_only(choice), parallel=parallel)
+
+
+def _toolbox(offered: Sequence[Tool], choice: object, *, only: str | None, parallel: bool) -> Toolbox | None:
     return toolbox_of_tools(
         offered,
         are_hidden=choice == "none",
         must_call=choice not in (None, "auto", "none"),
-        only=_only(choice),
+        only=only,
         parallel=parallel,
     )
 
@@ -80,12 +109,25 @@ def calls_of(calls: Sequence[CallBody], at: str) -> tuple[ToolCall, ...]:
 def _tool(tool: ToolBody, at: str) -> Tool:
     if tool.type != "function":
         raise _only_functions(f"{at}.type")
-    function = tool.function
-    if function is None:
+    if tool.function is None:
         raise RequestError(f"`{at}.function` is missing", param=f"{at}.function")
-    check_tool_name(function.name, f"{at}.function.name")
+    return _function(tool.function, f"{at}.function")
+
+
+def _flat_tool(tool: FlatToolBody, at: str) -> Tool:
+    if tool.type != "function":
+        raise _only_functions(f"{at}.type")
+    if tool.name is None:
+        raise RequestError(f"`{at}.name` is missing", param=f"{at}.name")
+    return _function(
+        _Function(name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict), at
+    )
+
+
+def _function(function: _Function, at: str) -> Tool:
+    check_tool_name(function.name, f"{at}.name")
     parameters = _NO_PARAMETERS if function.parameters is None else function.parameters
-    check_depth(parameters, f"{at}.function.parameters")
+    check_depth(parameters, f"{at}.parameters")
     return Tool(
         name=function.name,
         description=function.description,
@@ -102,11 +144,23 @@ def _only(choice: str | ChoiceBody | None) -> str | None:
         case ChoiceBody(type="function", function=_Named(name=name)):
             return name
         case _:
-            raise RequestError(
-                '`tool_choice` must be "auto", "none", "required", or name a function',
-                param="tool_choice",
-                hint='{"type": "function", "function": {"name": …}}',
-            )
+            raise _no_choice('{"type": "function", "function": {"name": …}}')
+
+
+def _flat_only(choice: str | FlatChoiceBody | None) -> str | None:
+    match choice:
+        case None | "auto" | "none" | "required":
+            return None
+        case FlatChoiceBody(type="function", name=str(name)):
+            return name
+        case _:
+            raise _no_choice('{"type": "function", "name": …}')
+
+
+def _no_choice(hint: str) -> RequestError:
+    return RequestError(
+        '`tool_choice` must be "auto", "none", "required", or name a function', param="tool_choice", hint=hint
+    )
 
 
 def _only_functions(at: str) -> RequestError:
