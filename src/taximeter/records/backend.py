@@ -29,9 +29,10 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprob:
-    """One candidate for one position: `logprob` is natural, from the model's own logits before any temperature."""
+    """One candidate for one position: `logprob` is natural, from the model's own logits before any temperature.
+    `token_id` is None where a provider does not say it."""
 
-    token_id: int
+    token_id: int | None
     text: str
     utf8: bytes
     logprob: float

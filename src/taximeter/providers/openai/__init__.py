@@ -2,6 +2,7 @@
 
 `body` reads what a client asks and `answer` writes what it gets back; `responses_body` and `responses_answer` have what
 is different there. `CHAT`, `COMPLETIONS` and `RESPONSES` are the endpoints; `EMBEDDINGS` is one that only refuses.
+The other way round, in front of a provider, `render` writes what is asked, and `ChatReader` reads what it answers.
 """
 
 from taximeter.providers.door import Endpoint
@@ -14,7 +15,9 @@ from taximeter.providers.openai.answer import (
     models_body,
 )
 from taximeter.providers.openai.body import parse_chat, parse_completion
+from taximeter.providers.openai.chat_reader import ChatReader
 from taximeter.providers.openai.embeddings import embeddings_writer, parse_embeddings
+from taximeter.providers.openai.render import render
 from taximeter.providers.openai.responses_answer import responses_writer
 from taximeter.providers.openai.responses_body import parse_responses
 from taximeter.records import Dialect
@@ -54,8 +57,10 @@ __all__ = [
     "COMPLETIONS",
     "EMBEDDINGS",
     "RESPONSES",
+    "ChatReader",
     "error_body",
     "error_event",
     "model_body",
     "models_body",
+    "render",
 ]
