@@ -212,6 +212,16 @@ def test_calls_that_are_written_side_by_side_are_told_one_after_the_other():
     assert [block.get("input") for block in whole(*told)["content"]] == [{"a": {}}, {"b": 2}, {"c": 3}, None]
 
 
+def test_a_call_is_complete_also_with_white_space_behind_it():
+    """Some models end a line there; the next call then begins at once."""
+    stream = writer()
+    stream.tokens(token("", begun(0), piece(0, '{"a": {}}'), piece(0, "\n")))
+    assert [event["type"] for event in events(stream.tokens(token("", begun(1))))] == [
+        "content_block_stop",
+        "content_block_start",
+    ]
+
+
 def test_a_call_that_was_broken_off_holds_nothing_back_for_ever():
     """At the end everything is there; what is no object is told as what it is."""
     told = (token("", begun(0), piece(0, '{"a": ')), token("and then", begun(1)), end(FinishReason.LENGTH))

@@ -158,6 +158,13 @@ def test_turns_of_one_role_are_one():
     assert messages({"role": "system", "content": "x"}, USER, system="y")[0].content == ("y", "x")
 
 
+def test_very_many_turns_are_read_in_no_time():
+    """A body of the length that the door lets in, made of nothing but turns: work that grew with the square of their
+    number would not end before the test's time is up."""
+    (message,) = messages(*[{"role": "user", "content": "a"}] * 250_000)
+    assert len(message.content) == 250_000
+
+
 @pytest.mark.parametrize(
     ("choice", "toolbox"),
     [

@@ -88,7 +88,8 @@ class BlockSequence:
     def __init__(self) -> None:
         self._index = -1  # of the latest block
         self._open: type[Text | Thinking] | int | None = None  # a call's is its number
-        self._arguments: list[str] = []  # of the call that is open
+        self._arguments: list[str] = []  # of the call that is open, all that is more than white space
+        self._is_whole: bool | None = None  # whether they are; None where nobody has looked since the last piece
         self._begun: set[int] = set()  # calls
         self._waiting: deque[_Piece] = deque()
 
@@ -124,9 +125,12 @@ class BlockSequence:
                 continue
             events += [*self._stop(), self._start(piece), *self._go_on(piece)]
             if isinstance(piece, ToolCallDelta):
-                for other in [other for other in self._waiting if self._is_of_open(other)]:
-                    self._waiting.remove(other)
-                    events += self._go_on(other)
+                waiting, self._waiting = self._waiting, deque()
+                for other in waiting:
+                    if self._is_of_open(other):
+                        events += self._go_on(other)
+                    else:
+                        self._waiting.append(other)
         return events
 
     @property
@@ -134,8 +138,10 @@ class BlockSequence:
         """Whether a call is open, and its arguments go on."""
         if not isinstance(self._open, int):
             return False
-        may_be_whole = bool(self._arguments) and self._arguments[-1].rstrip().endswith("}")
-        return not may_be_whole or json_object("".join(self._arguments)) is None
+        if self._is_whole is None:
+            may_be = bool(self._arguments) and self._arguments[-1].rstrip().endswith("}")
+            self._is_whole = may_be and json_object("".join(self._arguments)) is not None
+        return not self._is_whole
 
     def _is_of_open(self, piece: _Piece) -> bool:
         return self._open == (piece.index if isinstance(piece, ToolCallDelta) else type(piece))
@@ -144,7 +150,7 @@ class BlockSequence:
         self._index += 1
         match piece:
             case ToolCallDelta():
-                self._open, self._arguments = piece.index, []
+                self._open, self._arguments, self._is_whole = piece.index, [], None
                 self._begun.add(piece.index)
                 block: Block = ToolUse(id=piece.id or "", name=piece.name or "", input=_NO_INPUT)
             case Text():
@@ -158,7 +164,9 @@ class BlockSequence:
             case ToolCallDelta(arguments=""):
                 return []
             case ToolCallDelta():
-                self._arguments.append(piece.arguments)
+                if piece.arguments.strip():  # white space makes no object whole, and breaks none
+                    self._arguments.append(piece.arguments)
+                    self._is_whole = None
                 return [BlockDelta(self._index, InputDelta(piece.arguments))]
             case Text():
                 return [BlockDelta(self._index, TextDelta(piece.text))]

@@ -77,13 +77,14 @@ def messages_of(system: str | Sequence[SystemBlock] | None, turns: Sequence[Turn
         parts: _Parts = [system] if isinstance(system, str) else _system_parts(system)
         messages.append(Message(role="system", content=_content(parts)))
     for index, turn in enumerate(turns):
-        for message in _turn(turn, f"messages[{index}]"):
-            last = messages[-1] if messages else None
-            if last is not None and last.role == message.role != "tool":
-                messages[-1] = _joined(last, message)
-            else:
-                messages.append(message)
-    return tuple(messages)
+        messages += _turn(turn, f"messages[{index}]")
+    neighbours: list[list[Message]] = []
+    for message in messages:
+        if neighbours and neighbours[-1][0].role == message.role != "tool":
+            neighbours[-1].append(message)
+        else:
+            neighbours.append([message])
+    return tuple(_joined(of_one_role) for of_one_role in neighbours)
 
 
 def _system_parts(blocks: Sequence[SystemBlock]) -> _Parts:
@@ -200,9 +201,13 @@ def _content(parts: _Parts) -> str | tuple[str | Image, ...]:
     return first if len(parts) == 1 and isinstance(first, str) else tuple(parts)
 
 
-def _joined(first: Message, second: Message) -> Message:
+def _joined(messages: Sequence[Message]) -> Message:
+    """Messages of one role, at least one, as one."""
+    first = messages[0]
+    if len(messages) == 1:
+        return first
     parts: _Parts = []
-    for message in (first, second):
+    for message in messages:
         parts += [message.content] if isinstance(message.content, str) else message.content
-    said = [part for part in parts if part != ""]
-    return replace(first, content=_content(said), tool_calls=first.tool_calls + second.tool_calls)
+    calls = tuple(call for message in messages for call in message.tool_calls)
+    return replace(first, content=_content([part for part in parts if part != ""]), tool_calls=calls)
