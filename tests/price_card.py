@@ -21,6 +21,8 @@ def usage(
     write_1h: int = 0,
     text: int = 0,
     reasoning: int = 0,
+    audio: int = 0,
+    read_audio: int = 0,
     basis: Basis = Basis.REPORTED,
     **other_units: int,
 ) -> Usage:
@@ -30,6 +32,8 @@ def usage(
         input_cache_read_tokens=read,
         input_cache_write_5m_tokens=write_5m,
         input_cache_write_1h_tokens=write_1h,
+        input_audio_tokens=audio,
+        input_audio_cache_read_tokens=read_audio,
         output_text_tokens=text,
         output_reasoning_tokens=reasoning,
         other_units=other_units,

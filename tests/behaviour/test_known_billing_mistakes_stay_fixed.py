@@ -142,7 +142,7 @@ def dollars(text: str) -> Decimal:
         ),
         pytest.param(
             "card/realtime",
-            usage(input_audio_tokens=1_000, cache_audio_read_tokens=9_000),
+            usage(audio=1_000, read_audio=9_000),
             "1,000 * 32 + 9,000 * 0.40",
             "0.0356",
             id="audio has prices of its own",

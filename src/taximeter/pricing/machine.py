@@ -43,10 +43,11 @@ class MachineMeter:
     differences telescope, so that any number of receipts sum to exactly `bill(their time)`.
     """
 
-    def __init__(self, rate: MachineRate) -> None:
+    def __init__(self, rate: MachineRate, *, basis: Basis = Basis.DERIVED) -> None:
+        """`basis` is how well it is known which request took how much of the time."""
         self.rate = rate
         self._rate = Rate(unit="compute_ns", amount=rate.amount_per_hour, per=NS_PER_HOUR)
-        self._basis = weakest((rate.basis, Basis.DERIVED))
+        self._basis = weakest((rate.basis, basis))
         self._lock = threading.Lock()
         self._charged_ns = 0
 

@@ -26,10 +26,17 @@ _STEMS: Mapping[str, tuple[str, ...]] = {
     "input_fresh": ("input_fresh_tokens",),
     "input_cache_read": ("input_cache_read_tokens",),
     "input_cache_write_5m": ("input_cache_write_5m_tokens",),
+    "input_cache_write_30m": ("input_cache_write_30m_tokens",),
     "input_cache_write_1h": ("input_cache_write_1h_tokens",),
+    "input_cache_write_12h": ("input_cache_write_12h_tokens",),
+    "input_image": ("input_image_tokens",),
+    "input_audio": ("input_audio_tokens",),
+    "input_audio_cache_read": ("input_audio_cache_read_tokens",),
     "output": ("output_text_tokens", "output_reasoning_tokens"),
     "output_text": ("output_text_tokens",),
     "output_reasoning": ("output_reasoning_tokens",),
+    "output_image": ("output_image_tokens",),
+    "output_audio": ("output_audio_tokens",),
     **{unit.removesuffix("_tokens"): (unit,) for unit in OTHER_UNITS},
 }
 _PER: Mapping[str, int] = {"million": 1_000_000, "thousand": 1_000, "token": 1, "one": 1}

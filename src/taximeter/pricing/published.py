@@ -33,7 +33,9 @@ from taximeter.records import PriceList, Rate
 SOURCE = f"genai-prices {version('genai-prices')}"
 
 # Our leaves, each with the data's names for it, the most specific first. A cache write whose lifetime the data does
-# not name is one of five minutes; there is no such step down to it for one hour, which costs more.
+# not name is the provider's shortest one: five minutes at Anthropic, half an hour at OpenAI. There is no such step down
+# to it for an hour or for twelve, which cost more. An image is input like any other unless it has a price of its own,
+# as its sellers say; audio costs several times as much wherever it is priced, so without one of its own it has none.
 _LEAVES: Mapping[str, tuple[str, ...]] = {
     "input_fresh_tokens": ("input_text_tokens", "input_tokens"),
     "input_cache_read_tokens": ("cache_text_read_tokens", "cache_read_tokens"),
@@ -43,7 +45,11 @@ _LEAVES: Mapping[str, tuple[str, ...]] = {
         "cache_text_write_tokens",
         "cache_write_tokens",
     ),
+    "input_cache_write_30m_tokens": ("cache_text_write_tokens", "cache_write_tokens"),
     "input_cache_write_1h_tokens": ("cache_text_write_1h_tokens", "cache_write_1h_tokens"),
+    "input_image_tokens": ("input_image_tokens", "input_tokens"),
+    "input_audio_tokens": ("input_audio_tokens",),
+    "input_audio_cache_read_tokens": ("cache_audio_read_tokens",),
     "output_text_tokens": ("output_text_tokens", "output_tokens"),
     "output_reasoning_tokens": (
         "output_text_reasoning_tokens",
@@ -51,6 +57,8 @@ _LEAVES: Mapping[str, tuple[str, ...]] = {
         "output_text_tokens",
         "output_tokens",
     ),
+    "output_image_tokens": ("output_image_tokens",),
+    "output_audio_tokens": ("output_audio_tokens",),
 }
 _LEAF_NAMES_IN_DATA = {name for names in _LEAVES.values() for name in names}
 

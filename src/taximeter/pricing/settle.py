@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from taximeter.errors import PricingError
 from taximeter.pricing.charge import charge
 from taximeter.pricing.machine import MachineMeter
-from taximeter.records import Cost, Outcome, Receipt, Request, Timing, Usage, Work
+from taximeter.records import Attempt, Cost, Outcome, Receipt, Request, Terms, Timing, Usage, Work
 
 if TYPE_CHECKING:
     from taximeter.pricing.catalog import Catalog
@@ -39,7 +40,7 @@ class Comparison:
         try:
             # Where a bucket is unknown the length of the prompt is too, and `charge` says which bucket it is.
             prices = self._catalog.price_list(self._model, at=request.received_at, input_tokens=usage.input_tokens or 0)
-            return charge(usage, prices)
+            return charge(dataclasses.replace(usage, by_model={}), prices)
         except PricingError as error:
             _log.warning("%s is not priced as %s: %s", receipt_id, self._model, error)
             return None
@@ -48,12 +49,41 @@ class Comparison:
             return None
 
 
-class Settler:
-    """Settles requests that a machine of our own served. `machine` charges their time, None when no rate is set."""
+class Tariff(Protocol):
+    """How one of those who serve requests charges for them."""
 
-    def __init__(self, *, machine: MachineMeter | None = None, comparison: Comparison | None = None) -> None:
+    def cost(
+        self,
+        *,
+        receipt_id: str,
+        request: Request,
+        model_served: str | None,
+        usage: Usage | None,
+        terms: Terms | None,
+        at: datetime,
+    ) -> Cost:
+        """What the request costs. `at` is the instant whose prices hold, `usage` None where it is not known at all.
+
+        Called once for each request, as the last thing before its receipt. Raises PricingError with the reason where
+        the cost is not known.
+        """
+        ...
+
+
+class Settler:
+    """Settles requests, by who served them: at the tariff of that name, or else as our own machine's. `machine` charges
+    the latter's time, None when no rate is set."""
+
+    def __init__(
+        self,
+        *,
+        machine: MachineMeter | None = None,
+        comparison: Comparison | None = None,
+        tariffs: Mapping[str, Tariff] | None = None,
+    ) -> None:
         self._machine = machine
         self._comparison = comparison
+        self._tariffs: Mapping[str, Tariff] = tariffs or {}
 
     def settle(
         self,
@@ -70,8 +100,12 @@ class Settler:
         finish_reasons: tuple[str, ...] = (),
         error: str | None = None,
         unmeasured_reason: str | None = None,
+        terms: Terms | None = None,
+        tries: tuple[Attempt, ...] = (),
+        upstream_request_id: str | None = None,
     ) -> Receipt:
         """The receipt. Call it once for each request: machine time that is charged stays charged."""
+        tariff = None if served_by is None else self._tariffs.get(served_by)
         receipt = Receipt(
             id=receipt_id,
             request=request,
@@ -87,11 +121,39 @@ class Settler:
             model_served=model_served,
             finish_reasons=finish_reasons,
             error=error,
+            attempts=max(1, len(tries)),
+            tries=tries,
+            terms=terms,
+            upstream_request_id=upstream_request_id,
         )
+        if tariff is not None:
+            return _at_tariff(receipt, tariff)
         if work is None or self._machine is None:
             return receipt
         # The very last thing: time on the meter that is on no receipt would make their sum wrong for good.
         return dataclasses.replace(receipt, cost=self._machine.charge(work.compute_ns), uncosted_reason=None)
+
+
+def _at_tariff(receipt: Receipt, tariff: Tariff) -> Receipt:
+    """The receipt with what the tariff charges for it, or with the reason why that is not known."""
+    try:
+        cost = tariff.cost(
+            receipt_id=receipt.id,
+            request=receipt.request,
+            model_served=receipt.model_served,
+            usage=receipt.usage,
+            terms=receipt.terms,
+            at=receipt.request.received_at,
+        )
+    except PricingError as error:
+        if receipt.outcome is Outcome.REFUSED and receipt.usage is None:
+            return dataclasses.replace(receipt, uncosted_reason="refused before any work was done")
+        why = f": {receipt.unmeasured_reason}" if receipt.usage is None and receipt.unmeasured_reason else ""
+        return dataclasses.replace(receipt, uncosted_reason=f"{error}{why}")
+    except Exception:  # noqa: BLE001 - a receipt without a cost is better than none
+        _log.exception("%s is not priced, for a bug in here", receipt.id)
+        return dataclasses.replace(receipt, uncosted_reason="the cost could not be computed: see the log")
+    return dataclasses.replace(receipt, cost=cost, uncosted_reason=None)
 
 
 def _why_no_work(outcome: Outcome, unmeasured_reason: str | None) -> str:

@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import ClassVar
 
+from taximeter.records.basis import Basis
 from taximeter.records.money import Cost
 from taximeter.records.request import Request
 from taximeter.records.timing import Timing
@@ -89,7 +90,8 @@ class Receipt:
 
     @property
     def inter_token_ns(self) -> int | None:
-        """See `inter_token_ns` of this module."""
-        if self.timing is None or self.usage is None:
+        """See `inter_token_ns` of this module. None where the answer's tokens are known as a lower bound only, as after
+        a broken stream: time per chunk is not time per token."""
+        if self.timing is None or self.usage is None or self.usage.basis is Basis.DERIVED:
             return None
         return inter_token_ns(self.timing, self.usage.output_tokens)

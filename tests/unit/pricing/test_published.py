@@ -105,9 +105,10 @@ def test_reasoning_is_output_and_short_writes_are_the_plain_ones():
 
 
 def test_other_tokens_and_tool_calls_keep_the_datas_names():
-    """Audio, searches and the like can be billed; minutes of audio cannot, for their rounding is not in the data."""
+    """Video, searches and the like can be billed; minutes of audio cannot, for their rounding is not in the data."""
     assert published.OTHER_UNITS["web_searches"] == 1_000
-    assert published.OTHER_UNITS["input_audio_tokens"] == 1_000_000
+    assert published.OTHER_UNITS["input_video_tokens"] == 1_000_000
+    assert "input_audio_tokens" not in published.OTHER_UNITS  # a bucket of its own
     assert "input_tokens" not in published.OTHER_UNITS
     assert "audio_seconds" not in published.OTHER_UNITS
 
