@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from taximeter.errors import PricingError
 from taximeter.pricing import charge
-from taximeter.pricing.charge import dollars, picodollars
+from taximeter.pricing.charge import dollars, picodollars, surcharge
 from taximeter.records import Basis, PriceList, Rate, Usage
 from tests.price_card import usage
 
@@ -165,6 +165,66 @@ def test_a_cost_is_no_better_known_than_its_inputs(of_usage: Basis, of_prices: B
     cost = charge(usage(fresh=1, basis=of_usage), price_list(of_prices, input_fresh_tokens="1"))
     assert cost.basis is expected
     assert cost.lines[0].basis is expected
+
+
+def test_a_write_of_unknown_lifetime_costs_what_the_shortest_does():
+    """It is billed, at a price that says it is assumed; a price of its own comes first, and none is none."""
+    used = Usage(
+        input_fresh_tokens=1, input_cache_read_tokens=0, input_cache_write_unknown_tokens=1_000, output_text_tokens=0
+    )
+    for prices, amount, basis in (
+        ({"input_cache_write_5m_tokens": "2", "input_cache_write_30m_tokens": "3"}, "0.002", Basis.ASSUMED),
+        ({"input_cache_write_30m_tokens": "3"}, "0.003", Basis.ASSUMED),
+        ({"input_cache_write_5m_tokens": "2", "input_cache_write_unknown_tokens": "5"}, "0.005", Basis.DERIVED),
+    ):
+        cost = charge(used, price_list(input_fresh_tokens="1", **prices))
+        lines = {line.unit: (line.amount, line.basis) for line in cost.lines}
+        assert lines["input_cache_write_unknown_tokens"] == (Decimal(amount), basis)
+        assert lines["input_fresh_tokens"][1] is Basis.DERIVED
+        assert cost.basis is basis
+    with pytest.raises(PricingError, match="no price for input_cache_write_unknown_tokens"):
+        charge(used, price_list(input_fresh_tokens="1", input_cache_write_1h_tokens="4"))
+
+
+@given(full_counts, full_counts, full_price_lists, full_price_lists)
+def test_another_models_tokens_are_billed_at_its_prices(
+    own: list[int], others: list[int], prices: PriceList, other_prices: PriceList
+):
+    """Together they cost what two requests would, and each line says whose it is."""
+    together = dict(zip(LEAVES, (a + b for a, b in zip(own, others, strict=True)), strict=True))
+    used = Usage(**together, by_model={"advisor": dict(zip(LEAVES, others, strict=True))})
+    cost = charge(used, prices, {"advisor": other_prices})
+    apart = picos(charge(full_usage(own), prices).total) + picos(charge(full_usage(others), other_prices).total)
+    assert picos(cost.total) == apart
+    advised = picos(charge(full_usage(others), other_prices).total)
+    assert sum(picos(line.amount) for line in cost.lines if line.model == "advisor") == advised
+
+
+def test_another_model_without_prices_is_refused():
+    """Its tokens are neither free nor billed as the served model's."""
+    used = Usage(
+        input_fresh_tokens=3,
+        input_cache_read_tokens=0,
+        output_text_tokens=0,
+        by_model={"advisor": {"input_fresh_tokens": 2}},
+    )
+    with pytest.raises(PricingError, match="2 tokens are advisor's"):
+        charge(used, price_list(input_fresh_tokens="1"))
+
+
+@given(full_counts, full_price_lists)
+def test_a_surcharge_is_a_part_of_what_tokens_cost(counts: list[int], prices: PriceList):
+    """It is one line more, exact to the picodollar, and says that it is assumed if it is."""
+    cost = charge(full_usage(counts), prices)
+    more = surcharge(cost, unit="geography_us", factor=Decimal("1.1"), basis=Basis.ASSUMED)
+    extra = picos(more.total) - picos(cost.total)
+    assert abs(extra * 10 - picos(cost.total)) * 2 <= 10
+    if cost.lines and cost.total:
+        assert more.lines[:-1] == cost.lines
+        assert (more.lines[-1].unit, more.basis) == ("geography_us", Basis.ASSUMED)
+        assert more.lines[-1].amount == dollars(picodollars(more.lines[-1].quantity, more.lines[-1].rate))
+    else:
+        assert more == cost
 
 
 def picos(amount: Decimal) -> int:

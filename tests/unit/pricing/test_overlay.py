@@ -10,7 +10,7 @@ import pytest
 from taximeter.errors import ConfigError
 from taximeter.pricing.overlay import Overlay, OverlayPrice, tier_name
 from taximeter.pricing.periods import Period
-from taximeter.records import Basis, Rate
+from taximeter.records import Basis, Rate, Usage
 
 OCTOBER = datetime(2026, 10, 29, tzinfo=UTC)
 PRICED = 'input_fresh_per_million_usd = "2"\noutput_per_million_usd = "10"\n'
@@ -76,6 +76,13 @@ def test_units_are_named_in_the_fields():
         "output_text_tokens": (Decimal("0.01"), 1_000),
         "output_reasoning_tokens": (Decimal(12), 1_000_000),
     }
+
+
+def test_every_bucket_can_have_a_price():
+    """Each leaf of a usage has a field, but for a write of unknown lifetime, which is priced as a known one."""
+    stems = [leaf.removesuffix("_tokens") for leaf in Usage.INPUT_LEAVES + Usage.OUTPUT_LEAVES if "unknown" not in leaf]
+    price = entry("\n".join(f"{stem}_per_million_usd = 2" for stem in stems))
+    assert {rate.unit for rate in price.rates(0)} == {f"{stem}_tokens" for stem in stems}
 
 
 def test_context_thresholds_hold_above_them():

@@ -113,6 +113,18 @@ def test_other_tokens_and_tool_calls_keep_the_datas_names():
     assert "audio_seconds" not in published.OTHER_UNITS
 
 
+def test_images_cost_what_text_does_and_audio_only_what_it_says():
+    """An image is input like any other unless it has a price of its own; audio and long writes are never guessed."""
+    astra = amounts(prices("openai/gpt-6-astra"))
+    assert astra["input_image_tokens"] == astra["input_fresh_tokens"]
+    assert astra["input_cache_write_30m_tokens"] == astra["input_cache_write_5m_tokens"]
+    guesses = {"input_audio_tokens", "output_audio_tokens", "output_image_tokens", "input_cache_write_12h_tokens"}
+    assert not guesses & astra.keys()
+    realtime = amounts(prices("openai/gpt-realtime"))
+    assert (realtime["input_audio_tokens"], realtime["input_audio_cache_read_tokens"]) == (32, Decimal("0.4"))
+    assert (realtime["output_audio_tokens"], realtime["input_image_tokens"]) == (64, 5)
+
+
 @pytest.mark.parametrize(("tier", "day"), [("batch", 14), ("flex", 12), ("priority", 12)])
 def test_a_tier_without_a_price_at_that_date_has_none(tier: str, day: int):
     """The data dates its tiers from the day they were entered. Before it the package bills the standard price."""

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from taximeter.errors import PricingError
-from taximeter.pricing import Comparison, MachineMeter, Settler
+from taximeter.pricing import Comparison, MachineMeter, Settler, SharedMachineTariff
 from taximeter.pricing.catalog import Catalog
+from taximeter.pricing.tariff import PublishedTariff
 from taximeter.records import (
     NS_PER_HOUR,
+    Attempt,
     Basis,
     Cost,
     Dialect,
@@ -20,6 +22,7 @@ from taximeter.records import (
     Outcome,
     Receipt,
     Request,
+    Terms,
     Timing,
     Usage,
     Work,
@@ -183,3 +186,92 @@ def test_a_typo_in_priced_as_stops_the_start():
     """A model that does not exist is refused before the first request, not at each one."""
     with pytest.raises(PricingError, match="card/gpt-5"):
         Comparison(CATALOG, "card/gpt-55")
+
+
+UPSTREAM: dict[str, Any] = {"served_by": "upstream", "work": None, "model_served": "gpt-5"}
+
+
+def test_who_served_says_how_it_is_charged():
+    """Each tariff charges its own; what no tariff is for is our machine's."""
+    machine = meter()
+    settler = Settler(machine=machine, tariffs={"upstream": PublishedTariff(CATALOG, "card")})
+    hosted = settle(settler, **UPSTREAM, terms=Terms(tier="flex"))
+    assert hosted.cost is not None
+    assert hosted.cost.total == (5 * Decimal("1.25") + 10 * Decimal(10)) / 2 / 1_000_000
+    assert hosted.cost.price_list is not None
+    assert (hosted.cost.price_list.model, hosted.cost.price_list.tier) == ("card/gpt-5", "flex")
+    assert (hosted.terms, hosted.uncosted_reason) == (Terms(tier="flex"), None)
+    assert machine.charged_ns == 0
+    assert settle(settler, served_by="embedded").cost is not None
+    assert machine.charged_ns == WORK.compute_ns
+
+
+def test_tries_and_the_upstreams_own_name_for_the_request_are_kept():
+    """What failed before the answer stands on the same receipt."""
+    tries = (
+        Attempt(upstream="one", started_ns=1, duration_ns=2, status=529, error="overloaded"),
+        Attempt(upstream="upstream", started_ns=4, duration_ns=9, status=200),
+    )
+    settler = Settler(tariffs={"upstream": PublishedTariff(CATALOG, "card")})
+    receipt = settle(settler, **UPSTREAM, tries=tries, upstream_request_id="req_011")
+    assert (receipt.tries, receipt.attempts, receipt.upstream_request_id) == (tries, 2, "req_011")
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"model_served": None}, "no prices for a model called"),
+        ({"terms": Terms(tier="scale")}, "'scale'"),
+        ({"usage": usage(write_1h=1)}, "no price for input_cache_write_1h_tokens"),
+        ({"usage": Usage.unknown("the stream broke off")}, "the stream broke off"),
+        ({"usage": None, "unmeasured_reason": "reset before headers"}, "no usage is known: reset before headers"),
+        (
+            {"usage": None, "outcome": Outcome.REFUSED, "unmeasured_reason": "no such key"},
+            "refused before any work was done",
+        ),
+    ],
+)
+def test_what_a_tariff_cannot_price_has_a_reason(fields: dict[str, Any], reason: str):
+    """There is a receipt, without a cost."""
+    settler = Settler(tariffs={"upstream": PublishedTariff(CATALOG, "card")})
+    receipt = settle(settler, **{**UPSTREAM, **fields})
+    assert receipt.cost is None
+    assert reason in str(receipt.uncosted_reason)
+
+
+def test_a_bug_in_a_tariff_loses_no_receipt(caplog: pytest.LogCaptureFixture):
+    """The log has the traceback, the receipt says where to look."""
+
+    class Broken:
+        def cost(self, **_: object) -> Cost:
+            raise ZeroDivisionError("a bug")
+
+    receipt = settle(Settler(tariffs={"upstream": Broken()}), **UPSTREAM)
+    assert receipt.cost is None
+    assert "see the log" in str(receipt.uncosted_reason)
+    assert "ZeroDivisionError: a bug" in caplog.text
+
+
+def test_a_shared_machine_charges_also_what_failed():
+    """Its time was used whether or not anything is known of the answer."""
+    shared = SharedMachineTariff(MachineRate(amount_per_hour=Decimal("0.50")), started_ns=0)
+    shared.begin("req_1", 0)
+    shared.end("req_1", NS_PER_HOUR // 1000)
+    failed = {"outcome": Outcome.FAILED, "usage": None, "unmeasured_reason": "it hung"}
+    receipt = settle(Settler(tariffs={"upstream": shared}), **{**UPSTREAM, **failed})
+    assert receipt.cost is not None
+    assert receipt.cost.total == Decimal("0.50") / 1000
+
+
+def test_a_comparison_prices_other_models_tokens_too():
+    """What everything would have cost there, whoever read it here."""
+    settler = Settler(comparison=Comparison(CATALOG, "card/haiku-4-5"))
+    used = Usage(
+        input_fresh_tokens=3_000,
+        input_cache_read_tokens=0,
+        output_text_tokens=0,
+        by_model={"advisor": {"input_fresh_tokens": 2_000}},
+    )
+    receipt = settle(settler, usage=used)
+    assert receipt.cost_priced_as is not None
+    assert receipt.cost_priced_as.total == Decimal("0.003")
