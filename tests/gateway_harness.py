@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message
 from uvicorn.loops.auto import auto_loop_factory
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
-from taximeter.gateway import Relay, build_app
+from taximeter.gateway import Relay, Ways, build_app
 from taximeter.pricing import MachineMeter, Settler
 from taximeter.providers.door import Call
 from taximeter.records import Backend, Dialect, MachineRate, Prompt, Request, Sampling, new_id
@@ -52,7 +52,11 @@ def fake_house(script: Script | None = None, *, clock: Clock = SYSTEM_CLOCK) -> 
 
 
 def app_of(house: House) -> ASGIApp:
-    return build_app(relay=house.relay, ledger=house.ledger, machine=house.machine)
+    return build_app(
+        ways=Ways(relay=house.relay, dispatcher=house.dispatcher, network=house.network),
+        ledger=house.ledger,
+        machine=house.machine,
+    )
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any, Self
 
@@ -23,18 +23,25 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.loops.auto import auto_loop_factory
 
+from taximeter.clock import SYSTEM_CLOCK
 from taximeter.collecting import without_collecting
 from taximeter.engine.backend import EmbeddedBackend
 from taximeter.engine.core import EngineOptions
 from taximeter.engine.limits import remembered
 from taximeter.engine.loading import Loadings
 from taximeter.errors import ConfigError
-from taximeter.gateway import Relay, build_app
+from taximeter.gateway import Relay, Ways, build_app
 from taximeter.ledger import Ledger
 from taximeter.opening import begin_loading
 from taximeter.pricing import Comparison, MachineMeter, Settler
+from taximeter.pricing.settle import Tariff
+from taximeter.pricing.shared_machine import Machines, SharedMachineTariff
 from taximeter.records import Backend
 from taximeter.settings import Settings
+from taximeter.upstreams.config import Network, read_network
+from taximeter.upstreams.dispatch import Dispatcher
+from taximeter.upstreams.secrets import Secret, read_secret
+from taximeter.upstreams.switchboard import Switchboard
 
 _GRACE_S = 5.0  # answers in flight may take this long to finish once the server is told to stop
 _CUT_OFF_S = 3.0  # and their clients this long to read the end
@@ -45,13 +52,17 @@ _KEEP_ALIVE_S = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class House:
-    """Everything that one process serves with. `machine` is None where no rate is set."""
+    """Everything that one process serves with. `machine` is the meter of our own engine, None where no rate is set, or
+    there is no such engine. `network` are the upstreams."""
 
     settings: Settings
     backend: Backend
     ledger: Ledger
     relay: Relay
     machine: MachineMeter | None
+    network: Network = field(default_factory=Network)
+    dispatcher: Dispatcher | None = None
+    key: Secret | None = None
     profile_ns: Callable[[], Mapping[str, int]] = dict
 
     @classmethod
@@ -74,11 +85,24 @@ class House:
             return cls.of(settings, loadings)
 
     @classmethod
-    def of(cls, settings: Settings, loadings: Loadings) -> Self:
-        """Build a house that serves models which are being loaded; closing `loadings` is the caller's affair. See
-        `open`."""
+    def of(cls, settings: Settings, loadings: Loadings | None) -> Self:
+        """Build a house that serves models which are being loaded, and those that the settings' upstreams serve;
+        closing `loadings` is the caller's affair. None is a house without an engine of its own. See `open`."""
+        network = read_network(
+            settings.upstream_tables, settings.route_tables, path=settings.config_path, environ=os.environ
+        )
+        key = None
+        if settings.api_key is not None:
+            key = read_secret(settings.api_key, os.environ, base=settings.config_path.parent)
         machine = None if settings.machine_rate is None else MachineMeter(settings.machine_rate)
-        settler = Settler(machine=machine, comparison=_comparison(settings))
+        shared = {
+            name: SharedMachineTariff(upstream.machine_rate, started_ns=SYSTEM_CLOCK.monotonic_ns())
+            for name, upstream in network.upstreams.items()
+            if upstream.machine_rate is not None
+        }
+        machines = Machines(shared) if shared else None
+        tariffs = {**shared, **_published(settings, network)}
+        settler = Settler(machine=machine, comparison=_comparison(settings), tariffs=tariffs)
         with contextlib.ExitStack() as undo, without_collecting():
             ledger = Ledger.open(settings.ledger_url)
             undo.callback(ledger.close)
@@ -89,16 +113,22 @@ class House:
                 kv_format=settings.kv_format,
                 limits=remembered(settings.limits_path),
             )
-            backend = EmbeddedBackend.of(loadings, options=options)
+            engine = None if loadings is None else EmbeddedBackend.of(loadings, options=options)
             undo.pop_all()
-        relay = Relay(backend=backend, ledger=ledger, settler=settler)
+        if engine is not None:
+            network = replace(network, own_models=frozenset(info.id for info in engine.models()))
+        backend, dispatcher = _with_upstreams(engine, network, machines)
+        relay = Relay(backend=backend, ledger=ledger, settler=settler, machines=machines)
         return cls(
             settings=settings,
             backend=backend,
             ledger=ledger,
             relay=relay,
-            machine=machine,
-            profile_ns=backend.profile_ns,
+            machine=None if engine is None else machine,
+            network=network,
+            dispatcher=dispatcher,
+            key=key,
+            profile_ns=dict if engine is None else engine.profile_ns,
         )
 
     async def aclose(self) -> None:
@@ -108,6 +138,32 @@ class House:
             await self.backend.aclose()
         finally:
             await asyncio.to_thread(self.ledger.close)
+
+
+def _with_upstreams(
+    engine: Backend | None, network: Network, machines: Machines | None
+) -> tuple[Backend, Dispatcher | None]:
+    if not network.routes:
+        if engine is None:
+            raise ConfigError("there is nothing to serve: no model, and no [[routes]] in taximeter.toml")
+        return engine, None
+    from taximeter.upstreams.client import Client  # noqa: PLC0415  # who has no upstreams starts a tenth of a second sooner
+
+    client = Client()
+    dispatcher = Dispatcher(client, listener=machines)
+    return Switchboard(engine, network, dispatcher, client), dispatcher
+
+
+def _published(settings: Settings, network: Network) -> Mapping[str, Tariff]:
+    """The tariffs of upstreams that are paid by the token. Raises ConfigError for a provider without any price."""
+    sellers = {name: upstream.provider for name, upstream in network.upstreams.items() if upstream.provider}
+    if not sellers:
+        return {}
+    from taximeter.pricing.catalog import Catalog  # noqa: PLC0415  # as in `_comparison`
+    from taximeter.pricing.tariff import PublishedTariff  # noqa: PLC0415
+
+    catalog = Catalog.load(settings.prices_overlay)
+    return {name: PublishedTariff(catalog, provider) for name, provider in sellers.items()}
 
 
 def _comparison(settings: Settings) -> Comparison | None:
@@ -133,10 +189,17 @@ async def serve(house: House, on_ready: Callable[[str], None], *, stop: asyncio.
     what it raises stops the server and is raised here. At the end no new connection is taken, answers in flight may
     finish for a few seconds, and are then cancelled; each has its receipt. A second signal ends the process at once.
 
-    Raises ConfigError when the address cannot be listened on.
+    Raises ConfigError when the address cannot be listened on, or would be open to everybody unasked.
     """
     hosts = _own_names(house.settings.host)
-    app = build_app(relay=house.relay, ledger=house.ledger, machine=house.machine, hosts=hosts)
+    if hosts is None and house.key is None and not house.settings.allow_anyone:
+        raise ConfigError(
+            f"{house.settings.host} is open to other machines, and no key is asked for",
+            hint="give --api-key env:NAME with the key in that variable, or --allow-anyone to let everybody in",
+        )
+    ways = Ways(relay=house.relay, dispatcher=house.dispatcher, network=house.network)
+    key = None if house.key is None else house.key.reveal()
+    app = build_app(ways=ways, ledger=house.ledger, machine=house.machine, hosts=hosts, key=key)
     server = _Server(_uvicorn_config(app), house.relay, on_ready=on_ready, stop=stop)
     with server.obeying_signals():
         try:

@@ -55,6 +55,7 @@ class _Values(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     weights: Weights | None = None
     kv_format: KVFormat | None = None
     api_key: _Text | None = None
+    allow_anyone: bool | None = None
 
 
 _KEYS: Final = tuple(info.name for info in msgspec.structs.fields(_Values))
@@ -90,10 +91,10 @@ class Settings:
     may hold a password. `limits_path` is where what was measured of this machine is remembered. `machine_rate` None
     means that our own machine's time has no price. `prices_overlay` need not exist. `port` 0 takes any free one.
     `kv_cache_tokens` and `threads` None leave the choice to the engine. `weights` None keeps them as their file has
-    them; else they are made into that format at load. `kv_format` is what keys and values are kept in. `api_key`
-    says where the key lies that callers must show (`env:NAME`, `file:PATH`), None that none is asked for.
-    `upstream_tables` and `route_tables` are those of the file as they stand there, for the room that knows upstreams.
-    `origins` says for each key where its value came from.
+    them; else they are made into that format at load. `kv_format` is what keys and values are kept in.
+    `api_key` says where the key lies that callers must show (`env:NAME`, `file:PATH`), None that none is asked for;
+    `allow_anyone` lets other machines in without one. `upstream_tables` and `route_tables` are those of the file as
+    they stand there, for the room that knows upstreams. `origins` says for each key where its value came from.
     """
 
     home: Path | None
@@ -114,6 +115,7 @@ class Settings:
     weights: Weights | None = None
     kv_format: KVFormat = "bf16"
     api_key: str | None = None
+    allow_anyone: bool = False
     upstream_tables: Mapping[str, object] = field(default_factory=dict[str, object])
     route_tables: Sequence[object] = ()
     origins: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -240,4 +242,6 @@ def _must_be(key: str) -> str:
         return "a whole number, at least 1"
     if key in _CHOICE_KEYS:
         return f"one of {', '.join(_CHOICE_KEYS[key])}"
+    if key == "allow_anyone":
+        return "true or false"
     return f"a text, such as {_EXAMPLES[key]!r}"

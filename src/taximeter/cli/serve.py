@@ -174,7 +174,9 @@ class Lines:
         models = self._house.backend.models()
         for model in models:
             kind = "chat" if model.chat else "completions only"
-            show(f"  model     {model.id}, {kind}, {model.context_length_tokens:,} tokens of context")
+            context = model.context_length_tokens
+            held = f"at {model.owned_by}" if context is None else f"{context:,} tokens of context"
+            show(f"  model     {model.id}, {kind}, {held}")
         slow = "" if slow_because is None else f": the slow reference path is in use, because {slow_because}"
         show(f"  kernels   {level}{slow}")
         show(f"  machine   {_terms(settings)}")

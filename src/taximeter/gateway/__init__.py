@@ -6,6 +6,7 @@ engine.
 """
 
 from taximeter.gateway.app import build_app
+from taximeter.gateway.inference import Ways
 from taximeter.gateway.relay import Exchange, Relay, ShuttingDown
 
-__all__ = ["Exchange", "Relay", "ShuttingDown", "build_app"]
+__all__ = ["Exchange", "Relay", "ShuttingDown", "Ways", "build_app"]

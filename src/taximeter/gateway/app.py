@@ -7,6 +7,7 @@ Refuses to know: how answers are made; what is inside a receipt.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import re
 from collections.abc import Collection, Mapping
@@ -20,13 +21,18 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from taximeter.errors import CapacityError, LedgerError, RequestError
+from taximeter.gateway.arrival import ARRIVAL, ARRIVED_NS, Arrival, ClientGone, beside_streams, read_body
 from taximeter.gateway.errors import DoorError, as_http
-from taximeter.gateway.inference import ARRIVAL, Arrival, ClientGone, InferenceDoor, beside_streams, read_body
+from taximeter.gateway.inference import InferenceDoor, Ways, outgoing_of
 from taximeter.gateway.relay import Relay
 from taximeter.ledger import Ledger
 from taximeter.pricing import MachineMeter
 from taximeter.providers import anthropic, openai
-from taximeter.records import Receipt, new_id, to_json
+from taximeter.providers.bodies import model_named_in
+from taximeter.records import Dialect, Receipt, new_id, to_json
+from taximeter.upstreams.config import Route as Way
+from taximeter.upstreams.dispatch import Dispatcher
+from taximeter.upstreams.headers import KEY_HEADERS
 
 _log = logging.getLogger(__name__)
 
@@ -36,22 +42,28 @@ _PORT = re.compile(r":[0-9]*$")
 
 
 def build_app(
-    *, relay: Relay, ledger: Ledger, machine: MachineMeter | None, hosts: Collection[str] | None = None
+    *,
+    ways: Ways,
+    ledger: Ledger,
+    machine: MachineMeter | None,
+    hosts: Collection[str] | None = None,
+    key: str | None = None,
 ) -> ASGIApp:
-    """The whole door as one ASGI application. `machine` is the meter of our own machine, None without a rate.
+    """The whole door as one ASGI application. `machine` is the meter of our own machine, None without a rate. `key` is
+    what callers have to show, None where none is asked for.
 
     `hosts` are the names, as in a URL and without port, under which requests may ask for this server; None is any. A
     server that only its own machine can reach needs them: a web page may give its own name this machine's address, and
     would then be let in by the browser as if it came from here.
     """
-    pages = _Pages(relay, ledger, machine)
+    pages = _Pages(ways, ledger, machine)
     routes = [
-        Route("/v1/chat/completions", InferenceDoor(openai.CHAT, relay), methods=["POST"]),
-        Route("/v1/completions", InferenceDoor(openai.COMPLETIONS, relay), methods=["POST"]),
-        Route("/v1/messages", InferenceDoor(anthropic.MESSAGES, relay), methods=["POST"]),
+        Route("/v1/chat/completions", InferenceDoor(openai.CHAT, ways), methods=["POST"]),
+        Route("/v1/completions", InferenceDoor(openai.COMPLETIONS, ways), methods=["POST"]),
+        Route("/v1/messages", InferenceDoor(anthropic.MESSAGES, ways), methods=["POST"]),
         Route("/v1/messages/count_tokens", pages.count_tokens, methods=["POST"]),
-        Route("/v1/responses", InferenceDoor(openai.RESPONSES, relay), methods=["POST"]),
-        Route("/v1/embeddings", InferenceDoor(openai.EMBEDDINGS, relay), methods=["POST"]),
+        Route("/v1/responses", InferenceDoor(openai.RESPONSES, ways), methods=["POST"]),
+        Route("/v1/embeddings", InferenceDoor(openai.EMBEDDINGS, ways), methods=["POST"]),
         Route("/v1/models", pages.models),
         Route("/v1/models/{id:path}", pages.model),
         Route("/healthz", pages.health),
@@ -61,39 +73,62 @@ def build_app(
     ]
     app = Starlette(routes=routes, exception_handlers=_ERRORS)
     app.router.redirect_slashes = False
-    return _Door(app, relay, hosts)
+    return _Door(app, ways.relay, hosts, key)
 
 
 class _Door:
-    """Around everything: stamps a request before anything else happens to it, and turns strange pages away."""
+    """Around everything: stamps a request before anything else happens to it, and turns away strange pages, and
+    strangers."""
 
-    def __init__(self, app: ASGIApp, relay: Relay, hosts: Collection[str] | None) -> None:
+    def __init__(self, app: ASGIApp, relay: Relay, hosts: Collection[str] | None, key: str | None) -> None:
         self._app = app
         self._hosts = hosts
+        self._key = None if key is None else key.encode()
         self._clock = relay.clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        at_ns, at = self._clock.monotonic_ns(), self._clock.utc_now()
+        at_ns, at = scope.get(ARRIVED_NS) or self._clock.monotonic_ns(), self._clock.utc_now()
         arrival = Arrival(request_id=new_id("req", at), at=at, at_ns=at_ns)
         scope[ARRIVAL] = arrival
         request_id = (b"x-request-id", arrival.request_id.encode())
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", []), request_id]
+                headers: list[tuple[bytes, bytes]] = message.get("headers", [])
+                # An upstream's own id keeps its name: its support asks for it.
+                is_taken = any(name == b"x-request-id" for name, _ in headers)
+                named = (b"x-taximeter-request", request_id[1]) if is_taken else request_id
+                message["headers"] = [*headers, named]
             await send(message)
 
         try:
-            app = self._app if self._is_meant(scope) else _respond(scope, _strange_host())
+            app = self._app
+            if not self._is_meant(scope):
+                app = _respond(scope, _strange_host())
+            elif self._key is not None and scope["path"] != "/healthz":
+                if not self._has_key(scope, self._key):
+                    app = _respond(scope, _no_key())
+                # It is ours, and nobody else's business.
+                scope["headers"] = [header for header in scope["headers"] if header[0] not in KEY_HEADERS]
             await app(scope, receive, send_with_id)
         except asyncio.CancelledError:
             # The server ends connections that outlast its patience. The exchange has its own task, and its receipt.
             _log.warning("request %s: its client was cut off, the server is going down", arrival.request_id)
         except Exception:  # noqa: BLE001 - the last net: the server outlives every request
             _log.exception("request %s broke the gateway", arrival.request_id)
+
+    @staticmethod
+    def _has_key(scope: Scope, key: bytes) -> bool:
+        shown = [
+            value[7:].strip() if name == b"authorization" and value[:7].lower() == b"bearer " else value
+            for name, value in scope["headers"]
+            if name in KEY_HEADERS
+        ]
+        matches = [hmac.compare_digest(each, key) for each in shown]  # all of them, so that it takes the same time
+        return any(matches)
 
     def _is_meant(self, scope: Scope) -> bool:
         """Whether every name the request has for this server is one of ours. Browsers give one, always."""
@@ -105,8 +140,9 @@ class _Door:
 class _Pages:
     """Everything that is only looked at."""
 
-    def __init__(self, relay: Relay, ledger: Ledger, machine: MachineMeter | None) -> None:
-        self._relay = relay
+    def __init__(self, ways: Ways, ledger: Ledger, machine: MachineMeter | None) -> None:
+        self._ways = ways
+        self._relay = relay = ways.relay
         self._ledger = ledger
         self._meter = machine
         self._up_since = relay.clock.utc_now()
@@ -129,11 +165,26 @@ class _Pages:
     async def count_tokens(self, http: HttpRequest) -> Response:
         """How long a prompt is: nothing is made of it, so there is no receipt."""
         body = await read_body(http.scope, http.receive)
+        way = self._ways.passage(model_named_in(body) or "", Dialect.ANTHROPIC_MESSAGES)
+        if way is not None:
+            return await self._ask_elsewhere(http.scope, body, *way)
         model, prompt = await beside_streams(body, anthropic.parse_count, body)
         tokens = await self._relay.backend.count_tokens(model, prompt)
         if tokens is None:
             raise RequestError("whoever serves this model does not count tokens without answering", param="model")
         return _json(anthropic.count_body(tokens))
+
+    async def _ask_elsewhere(self, scope: Scope, body: bytes, route: Way, dispatcher: Dispatcher) -> Response:
+        """Nothing is metered, so nothing is looked at."""
+        outgoing = outgoing_of(scope, body)
+        reached = await dispatcher.reach(route.upstreams, outgoing)
+        try:
+            answer = b"".join([read.data async for read in reached.incoming])
+        finally:
+            reached.incoming.close()
+        response = Response(answer, reached.incoming.status)
+        response.raw_headers += [header for header in reached.incoming.headers if header[0] != b"content-length"]
+        return response
 
     async def health(self, _http: HttpRequest) -> Response:
         from taximeter import __version__  # noqa: PLC0415  # reads the installation's metadata
@@ -234,6 +285,15 @@ def _strange_host() -> DoorError:
         "unknown_host",
         "the request asks for another host than this one",
         hint="ask for localhost or 127.0.0.1, or serve with --host and an address that others may reach",
+    )
+
+
+def _no_key() -> DoorError:
+    return DoorError(
+        401,
+        "invalid_api_key",
+        "this gateway asks for a key, and the request shows none or a wrong one",
+        hint="send the key that the gateway was started with as `authorization: Bearer KEY` or `x-api-key: KEY`",
     )
 
 

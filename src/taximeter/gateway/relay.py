@@ -21,6 +21,7 @@ from taximeter.clock import SYSTEM_CLOCK, Clock
 from taximeter.errors import CapacityError, InvariantBroken, RequestError, TaximeterError
 from taximeter.ledger import Ledger
 from taximeter.pricing import Settler
+from taximeter.pricing.shared_machine import Machines
 from taximeter.records import (
     Answer,
     Backend,
@@ -72,14 +73,23 @@ class Running(Protocol):
 
 
 class Relay:
-    """Opens exchanges, and knows those that are under way.
+    """Opens exchanges, and knows those that are under way. `machines` are those of upstreams that are paid by the hour.
 
     `on_receipt` is called on the event loop with each receipt once it is on the books (or known not to get there); it
     may not block, and what it raises is logged.
     """
 
-    def __init__(self, *, backend: Backend, ledger: Ledger, settler: Settler, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        *,
+        backend: Backend,
+        ledger: Ledger,
+        settler: Settler,
+        machines: Machines | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self.backend = backend
+        self.machines = machines
         self.clock = clock
         self.on_receipt: Callable[[Receipt], object] | None = None
         self.receipts_lost = 0  # before the ledger had them; it counts the others
@@ -88,6 +98,11 @@ class Relay:
         self._running: set[Running] = set()
         self._undecided: set[asyncio.Future[None]] = set()  # one for each request that is neither running nor refused
         self._closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no new requests are taken."""
+        return self._closed
 
     @property
     def in_flight(self) -> int:
@@ -192,8 +207,14 @@ class Relay:
                 finish_reasons=finish_reasons,
                 error=error,
                 unmeasured_reason=unmeasured_reason,
+                terms=served.terms if served else None,
+                tries=served.tries if served else (),
+                upstream_request_id=served.upstream_request_id if served else None,
             )
 
+        if self.machines is not None:
+            usage, spent_ns = (served.usage, served.spent_ns) if served else (None, None)
+            self.machines.ended(request.id, self.clock.monotonic_ns(), usage=usage, spent_ns=spent_ns)
         try:
             receipt = settle(served.work if served else None)
         except Exception:  # noqa: BLE001 - a bug in pricing must not lose it
@@ -202,6 +223,11 @@ class Relay:
         await self._append(receipt)
         self._show(receipt)
         return receipt
+
+    def note_tokens(self, request: Request, tokens: int = 1) -> None:
+        """So many more generated tokens of it were seen."""
+        if self.machines is not None:
+            self.machines.progress(request.id, tokens)
 
     def follow(self, exchange: Running) -> None:
         """It has begun: closing waits for it."""
@@ -232,7 +258,7 @@ class Relay:
                 _log.exception("receipt %s was written, but could not be shown", receipt.id)
 
     def begin(self, request: Request, receipt_id: str) -> asyncio.Future[None] | None:
-        """Have the ledger note that the request is in flight. Raises ShuttingDown once the relay is closed."""
+        """Have the ledger note that the request is in flight."""
         try:
             begun = asyncio.wrap_future(self._ledger.begin(request, receipt_id))
         except Exception:  # noqa: BLE001 - the answer goes on
@@ -381,6 +407,7 @@ class Exchange:
     def _note(self, event: Event) -> None:
         match event:
             case TokensGenerated():
+                self._relay.note_tokens(self.request, event.new_tokens)
                 self._watch.tokens(event.at_ns, answer=bool(event.text or event.calls or not event.reasoning))
             case PhaseEntered():
                 self._watch.enter(event.phase, event.at_ns)
@@ -396,7 +423,7 @@ class Exchange:
         choices = range(self.request.sampling.choices)
         # A hang-up that came after every choice's own end came too late to matter.
         is_whole = len(reasons) == len(choices) and FinishReason.CANCELLED not in reasons.values()
-        outcome = Outcome.COMPLETED if error is None else Outcome.FAILED
+        outcome = Outcome.COMPLETED if error is None else _outcome_of_refusal(error)
         if self._abort is not None and not is_whole:
             outcome, error = Outcome.ABORTED, self._abort.error or error
             reasons = {choice: reasons.get(choice, FinishReason.CANCELLED) for choice in choices}

@@ -23,6 +23,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Protocol
 
 from taximeter.errors import PricingError
 from taximeter.pricing.machine import MachineMeter, MachineStatement
@@ -144,3 +145,60 @@ class SharedMachineTariff:
         self._timed_ns += worked_ns
         self._timed_work += work
         return worked_ns * self._timed_work // self._timed_ns
+
+
+_BYTES_OF_A_TOKEN = 4  # of English; a guess until the answer says how long its prompt was
+
+
+class Asked(Protocol):
+    """As much of a request on its way as a machine's meter wants to know."""
+
+    @property
+    def request_id(self) -> str: ...
+
+    @property
+    def body(self) -> bytes: ...
+
+
+class Machines:
+    """All machines that are paid by the hour, by the upstream that runs on each, and which of them a request is at.
+
+    It hears of tries as they begin and fail, of tokens and of ends, and passes it on to the tariff concerned."""
+
+    def __init__(self, tariffs: Mapping[str, SharedMachineTariff]) -> None:
+        self._tariffs = tariffs
+        self._at: dict[str, SharedMachineTariff] = {}
+
+    def sent(self, upstream: str, outgoing: Asked, at_ns: int) -> None:
+        """A try at `upstream` begins."""
+        tariff = self._tariffs.get(upstream)
+        if tariff is not None:
+            self._at[outgoing.request_id] = tariff
+            tariff.begin(outgoing.request_id, at_ns, prompt_tokens=len(outgoing.body) // _BYTES_OF_A_TOKEN)
+
+    def refused(self, outgoing: Asked, at_ns: int) -> None:
+        """And has come to nothing."""
+        self.ended(outgoing.request_id, at_ns)
+
+    def progress(self, request_id: str, tokens: int = 1) -> None:
+        """So many more generated tokens were seen."""
+        tariff = self._at.get(request_id)
+        if tariff is not None:
+            tariff.progress(request_id, tokens)
+
+    def ended(
+        self,
+        request_id: str,
+        at_ns: int,
+        *,
+        usage: Usage | None = None,
+        spent_ns: Mapping[Phase, int] | None = None,
+    ) -> None:
+        """It is over, however it ended."""
+        tariff = self._at.pop(request_id, None)
+        if tariff is not None:
+            tariff.end(request_id, at_ns, usage=usage, spent_ns=spent_ns)
+
+    def statements(self, at_ns: int) -> dict[str, MachineStatement]:
+        """Each machine's whole bill until `at_ns`."""
+        return {name: tariff.statement(at_ns) for name, tariff in self._tariffs.items()}

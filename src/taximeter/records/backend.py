@@ -134,11 +134,12 @@ class Answer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """One model a backend serves. `chat` is False for a model without a chat template."""
+    """One model a backend serves. `chat` is False for a model without a chat template; `context_length_tokens` is None
+    where whoever serves it does not say."""
 
     id: str
-    context_length_tokens: int
-    chat: bool
+    context_length_tokens: int | None = None
+    chat: bool = True
     owned_by: str = "taximeter"
 
 

@@ -19,30 +19,7 @@ from yarl import URL
 from taximeter.clock import SYSTEM_CLOCK, Clock, Socket, arrived_ns
 from taximeter.errors import UpstreamError
 from taximeter.upstreams.config import Family, Upstream
-
-Headers = list[tuple[bytes, bytes]]
-
-# A connection's own, by the protocol, and what the next hop says for itself.
-_HOP_BY_HOP: Final = frozenset(
-    {
-        b"connection",
-        b"content-length",
-        b"expect",
-        b"host",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    }
-)
-# Read here, or of no use to others. Compressed answers could not be looked at, so none are asked for.
-_OURS: Final = frozenset({b"accept-encoding", b"cookie"})
-_OURS_BEGIN: Final = (b"x-taximeter-",)
-KEY_HEADERS: Final = (b"authorization", b"x-api-key", b"api-key")
+from taximeter.upstreams.headers import HOP_BY_HOP, KEY_HEADERS, Headers, crosses
 
 _LARGEST_READ_BYTES: Final = 256 * 1024
 
@@ -70,7 +47,7 @@ class Incoming:
     @property
     def headers(self) -> Headers:
         """Those that cross the gateway."""
-        return [(name.lower(), value) for name, value in self._response.raw_headers if name.lower() not in _HOP_BY_HOP]
+        return [(name.lower(), value) for name, value in self._response.raw_headers if name.lower() not in HOP_BY_HOP]
 
     def header(self, name: str) -> str | None:
         """One of them, by name."""
@@ -163,7 +140,7 @@ def outgoing_headers(upstream: Upstream, headers: Iterable[tuple[bytes, bytes]])
     own key instead of the client's where it has one."""
     sent: CIMultiDict[str] = CIMultiDict()
     for name, value in headers:
-        if name in _HOP_BY_HOP or name in _OURS or name.startswith(_OURS_BEGIN):
+        if not crosses(name):
             continue
         if name in KEY_HEADERS and upstream.key is not None:
             continue

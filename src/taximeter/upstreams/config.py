@@ -88,6 +88,11 @@ class Route:
     upstreams: tuple[Upstream, ...]
     send_as: str | None = None
 
+    @property
+    def speaks(self) -> Family:
+        """The dialect of all its upstreams."""
+        return self.upstreams[0].speaks
+
     def serves(self, model: str) -> bool:
         """Whether a request for `model` goes here."""
         return model.startswith(self.model[:-1]) if self.model.endswith("*") else model == self.model
@@ -95,15 +100,18 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Everybody behind the gateway, and the ways to them."""
+    """Everybody behind the gateway, and the ways to them. `own_models` are those that are served here."""
 
     upstreams: Mapping[str, Upstream] = field(default_factory=dict[str, Upstream])
     routes: tuple[Route, ...] = ()
+    own_models: frozenset[str] = frozenset()
 
     def route(self, model: str) -> Route | None:
-        """The route for `model`: a whole name before a beginning, a longer beginning before a shorter one."""
+        """The route for `model`: a whole name before a beginning, a longer beginning before a shorter one. A model that
+        is served here goes elsewhere by its whole name only."""
         serving = [route for route in self.routes if route.serves(model)]
-        return max(serving, key=_precision, default=None)
+        route = max(serving, key=_precision, default=None)
+        return None if route is not None and model in self.own_models and route.model != model else route
 
 
 def _precision(route: Route) -> tuple[bool, int]:

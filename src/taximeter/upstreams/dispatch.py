@@ -10,14 +10,17 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
 from taximeter.errors import UpstreamError
 from taximeter.records import Attempt
 from taximeter.upstreams.breaker import Breaker
-from taximeter.upstreams.client import Client, Headers, Incoming
 from taximeter.upstreams.config import Upstream
+from taximeter.upstreams.headers import Headers
+
+if TYPE_CHECKING:
+    from taximeter.upstreams.client import Client, Incoming
 
 # What may go better a moment later, or elsewhere. 529 is Anthropic's word for overloaded.
 _WORTH_ANOTHER_TRY: Final = frozenset({408, 429, 500, 502, 503, 504, 529})
@@ -35,6 +38,7 @@ class Outgoing:
     path: str
     headers: Headers
     body: bytes
+    request_id: str
     received_ns: int
 
 
@@ -45,6 +49,18 @@ class Reached:
     incoming: Incoming
     sent_ns: int
     tries: tuple[Attempt, ...]
+
+
+class Listener(Protocol):
+    """Who wants to know when a machine has something to do: somebody pays for its hours."""
+
+    def sent(self, upstream: str, outgoing: Outgoing, at_ns: int) -> None:
+        """A try begins."""
+        ...
+
+    def refused(self, outgoing: Outgoing, at_ns: int) -> None:
+        """And has come to nothing. Of one that is answered the end is told by whoever reads the answer."""
+        ...
 
 
 class NobodyAnswers(UpstreamError):
@@ -61,8 +77,9 @@ class NobodyAnswers(UpstreamError):
 class Dispatcher:
     """Tries upstreams for all requests of a process, and remembers which of them rest."""
 
-    def __init__(self, client: Client, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, client: Client, *, listener: Listener | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         self._client = client
+        self._listener = listener
         self._clock = clock
         self._breakers: dict[str, Breaker] = {}
 
@@ -109,6 +126,8 @@ class Dispatcher:
         sent_ns = self._clock.monotonic_ns()
         status: int | None = None
         error: str | None = None
+        if self._listener is not None:
+            self._listener.sent(upstream.name, outgoing, sent_ns)
         try:
             incoming = await self._client.send(
                 upstream, outgoing.method, outgoing.path, outgoing.headers, outgoing.body
@@ -126,6 +145,8 @@ class Dispatcher:
                 breaker.failed(self._clock.monotonic_ns())
             else:
                 breaker.succeeded()
+        if self._listener is not None and error is not None:
+            self._listener.refused(outgoing, self._clock.monotonic_ns())
         tries.append(
             Attempt(
                 upstream=upstream.name,

@@ -8,8 +8,8 @@ from starlette.types import ASGIApp
 
 from taximeter import __version__
 from taximeter.errors import LedgerError
+from taximeter.gateway import Ways, build_app
 from taximeter.gateway import app as app_module
-from taximeter.gateway import build_app
 from taximeter.records import to_json
 from tests.fakes import FakeBackend, MemoryLedger, Script
 from tests.gateway_harness import CHAT, MESSAGES, Caller, Reply, a_chat, a_house, app_of, fake_house, get, post
@@ -197,7 +197,7 @@ OWN = frozenset({"localhost", "127.0.0.1", "[::1]"})
 async def test_a_request_for_another_host_is_turned_away(host: str, hosts: frozenset[str] | None, status: int):
     """A page that gives its own name this machine's address reads no receipt and spends no money."""
     house, backend, ledger = fake_house()
-    app = build_app(relay=house.relay, ledger=house.ledger, machine=house.machine, hosts=hosts)
+    app = build_app(ways=Ways(relay=house.relay), ledger=house.ledger, machine=house.machine, hosts=hosts)
     looked = await Caller(app, "/api/receipts", method="GET", headers={"host": host}).call()
     asked = await Caller(app, CHAT, a_chat(), headers={"host": host}).call()
     assert (looked.status, asked.status) == (status, status)

@@ -10,7 +10,7 @@ import pytest
 
 from taximeter.clock import FakeClock
 from taximeter.errors import CapacityError, InvariantBroken, PromptTooLong, UpstreamError
-from taximeter.gateway.inference import MAX_BODY_BYTES
+from taximeter.gateway.arrival import MAX_BODY_BYTES
 from taximeter.providers import openai
 from taximeter.providers.door import Call
 from taximeter.records import Dialect, Outcome, Prompt

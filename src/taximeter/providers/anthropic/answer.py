@@ -186,7 +186,7 @@ class _Model(msgspec.Struct, tag_field="type", tag="model"):
     id: str
     display_name: str
     created_at: datetime
-    max_input_tokens: int
+    max_input_tokens: int | None
     lifecycle: str = "active"
 
 

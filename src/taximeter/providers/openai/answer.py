@@ -378,7 +378,7 @@ class _Model(msgspec.Struct):
     id: str
     created: int
     owned_by: str
-    context_length_tokens: int
+    context_length_tokens: int | None
     chat: bool
     object: str = "model"
 

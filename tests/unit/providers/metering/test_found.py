@@ -145,7 +145,7 @@ def test_no_usage_object_breaks_the_sum(table: Words, said: dict[str, Any]):
     assert usage.reported == said
     if usage.input_tokens is not None and table.input_has_parts:
         assert usage.input_tokens == said[table.input[0]]
-    if usage.output_tokens is not None and table.total is not None and said.get("total_tokens") is not None:
+    if usage.total_tokens is not None and table.total is not None and said.get("total_tokens") is not None:
         assert usage.total_tokens == said["total_tokens"]
 
 

@@ -1,0 +1,82 @@
+"""The one response to a request: begun when there is something to send, and ended once.
+
+Owns: the headers that every answer has, and where an error goes before and after the first byte. Refuses to know: what
+is sent.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.types import Send
+
+from taximeter.gateway.errors import Headers, as_http
+from taximeter.providers import sse
+from taximeter.providers.door import AnswerWriter, Endpoint
+
+_JSON: Final[Headers] = [(b"content-type", b"application/json")]
+_STREAM: Final[Headers] = [(b"content-type", sse.MEDIA_TYPE.encode()), (b"cache-control", b"no-store")]
+
+
+class Reply:
+    """A response in the dialect of `endpoint`."""
+
+    def __init__(self, send: Send, endpoint: Endpoint, request_id: str) -> None:
+        self.receipt_id: str | None = None
+        self.writer: AnswerWriter | None = None  # of a stream that we write ourselves
+        self._send = send
+        self._endpoint = endpoint
+        self._request_id = request_id
+        self._begun = False
+        self._ended = False
+
+    async def stream(self, data: bytes, *, more: bool = True) -> None:
+        """Send a piece of an event stream; without `more` it is the last."""
+        if not self._begun:
+            if not data:
+                return
+            await self._begin(200, [*_STREAM, *self._own_id()])
+        if data or not more:
+            await self._write(data, more=more)
+
+    async def whole(self, status: int, body: bytes, headers: Headers | None = None) -> None:
+        """Send everything at once."""
+        length = (b"content-length", str(len(body)).encode())
+        await self._begin(status, [*_JSON, length, *(headers or []), *self._own_id()])
+        await self._write(body, more=False)
+
+    async def pass_on(self, status: int, headers: Headers) -> None:
+        """Begin as somebody else began, with their headers."""
+        await self._begin(status, headers)
+
+    async def more(self, data: bytes) -> None:
+        """Go on."""
+        await self._write(data, more=True)
+
+    async def end(self, data: bytes = b"") -> None:
+        """Send the last piece."""
+        if not self._ended:
+            await self._write(data, more=False)
+
+    async def fail(self, error: Exception) -> None:
+        """Tell the client: with a status if there is still time, else as the last event of the stream."""
+        http = as_http(error, self._request_id)
+        if not self._begun:
+            await self.whole(http.status, self._endpoint.error_body(http.fault), http.headers)
+        elif not self._ended:
+            last = None if self.writer is None else self.writer.broken(http.fault)
+            await self._write(last or self._endpoint.error_event(http.fault), more=False)
+
+    def _own_id(self) -> Headers:
+        name = self._endpoint.request_id_header
+        return [] if name is None else [(name, self._request_id.encode())]
+
+    async def _begin(self, status: int, headers: Headers) -> None:
+        self._begun = True
+        if self.receipt_id is not None:
+            headers = [*headers, (b"x-taximeter-receipt", self.receipt_id.encode())]
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def _write(self, data: bytes, *, more: bool) -> None:
+        self._ended = not more
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
