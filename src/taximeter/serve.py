@@ -25,7 +25,7 @@ from uvicorn.loops.auto import auto_loop_factory
 
 from taximeter.clock import SYSTEM_CLOCK
 from taximeter.collecting import without_collecting
-from taximeter.engine.backend import EmbeddedBackend
+from taximeter.engine.backend import EmbeddedBackend, kernel_level
 from taximeter.engine.core import EngineOptions
 from taximeter.engine.limits import remembered
 from taximeter.engine.loading import Loadings
@@ -53,7 +53,7 @@ _KEEP_ALIVE_S = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class House:
     """Everything that one process serves with. `machine` is the meter of our own engine, None where no rate is set, or
-    there is no such engine. `network` are the upstreams."""
+    there is no such engine. `network` are the upstreams. `kernels` is how our engine computes, and why slowly if so."""
 
     settings: Settings
     backend: Backend
@@ -62,6 +62,7 @@ class House:
     machine: MachineMeter | None
     network: Network = field(default_factory=Network)
     dispatcher: Dispatcher | None = None
+    kernels: tuple[str, str | None] | None = None
     key: Secret | None = None
     profile_ns: Callable[[], Mapping[str, int]] = dict
 
@@ -127,6 +128,7 @@ class House:
             machine=None if engine is None else machine,
             network=network,
             dispatcher=dispatcher,
+            kernels=None if engine is None else kernel_level(),
             key=key,
             profile_ns=dict if engine is None else engine.profile_ns,
         )

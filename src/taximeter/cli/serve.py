@@ -67,12 +67,23 @@ def serve(
     weights: WeightsOption = None,
     kv_format: KVFormatOption = None,
     threads: ThreadsOption = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option("--api-key", help="Ask callers for a key, which lies at env:NAME or file:PATH.", metavar="WHERE"),
+    ] = None,
+    allow_anyone: Annotated[
+        bool | None, typer.Option("--allow-anyone", help="Let other machines in without a key.")
+    ] = None,
     demo: Annotated[
         bool, typer.Option("--demo", help="Answer one built-in prompt first, and show its receipt.")
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Serve models over an OpenAI-compatible HTTP API, with a receipt for each request."""
+    """Serve models over OpenAI's and Anthropic's HTTP APIs, with a receipt for each request.
+
+    Those that taximeter.toml has routes for are served by its upstreams. Our own engine serves the others; where there
+    are routes, it starts only if a model is named for it.
+    """
     settings = Settings.load(
         host=host,
         port=port,
@@ -81,25 +92,30 @@ def serve(
         weights=weights,
         kv_format=kv_format,
         threads=threads,
+        api_key=api_key,
+        allow_anyone=allow_anyone or None,
     )
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     with without_collecting(), waiting("loading") as say:
-        # The engine: time that --help and mistyped flags need not wait for.
-        from taximeter.opening import begin_loading  # noqa: PLC0415
-
-        with contextlib.closing(begin_loading(settings, model, say)) as loadings:
-            # All the rest, while weights are being packed.
+        if settings.route_tables and not model and "model" not in settings.origins:
             from taximeter import serve as server  # noqa: PLC0415
-            from taximeter.engine.backend import kernel_level  # noqa: PLC0415
 
-            house = server.House.of(settings, loadings)
-    level, slow_because = kernel_level()
+            house = server.House.of(settings, None)
+        else:
+            # The engine: time that --help and mistyped flags need not wait for.
+            from taximeter.opening import begin_loading  # noqa: PLC0415
+
+            with contextlib.closing(begin_loading(settings, model, say)) as loadings:
+                # All the rest, while weights are being packed.
+                from taximeter import serve as server  # noqa: PLC0415
+
+                house = server.House.of(settings, loadings)
     printer = JsonLines(house) if as_json else Lines(house)
     journal = Journal(printer.receipt)
     house.relay.on_receipt = journal.add
 
     def on_ready(url: str) -> None:
-        printer.greet(url, level, slow_because)
+        printer.greet(url)
         journal.start(skip=printer.demo(url) if demo else None)
 
     try:
@@ -164,7 +180,7 @@ class Lines:
         """Made when there is something to print: the server listens before that."""
         return out()
 
-    def greet(self, url: str, level: str, slow_because: str | None) -> None:
+    def greet(self, url: str) -> None:
         from taximeter import __version__  # noqa: PLC0415  # reads the installation's metadata
 
         settings = self._house.settings
@@ -177,14 +193,20 @@ class Lines:
             context = model.context_length_tokens
             held = f"at {model.owned_by}" if context is None else f"{context:,} tokens of context"
             show(f"  model     {model.id}, {kind}, {held}")
-        slow = "" if slow_because is None else f": the slow reference path is in use, because {slow_because}"
-        show(f"  kernels   {level}{slow}")
-        show(f"  machine   {_terms(settings)}")
+        for route in self._house.network.routes:
+            tried = ", then ".join(f"{upstream.name} ({upstream.url})" for upstream in route.upstreams)
+            show(f"  route     {route.model} to {tried}")
+        if self._house.kernels is not None:
+            level, slow_because = self._house.kernels
+            slow = "" if slow_because is None else f": the slow reference path is in use, because {slow_because}"
+            show(f"  kernels   {level}{slow}")
+            show(f"  machine   {_terms(settings)}")
         show(f"  receipts  {_without_password(settings.ledger_url)}")
         show()
-        for line in _curl(url, models[0]).splitlines():
-            show(f"  {line}")
-        show()
+        if models:
+            for line in _curl(url, models[0]).splitlines():
+                show(f"  {line}")
+            show()
         sys.stdout.flush()
 
     def _show_plain_or_bold(self, *parts: str | tuple[str, str]) -> None:
@@ -244,8 +266,9 @@ class JsonLines:
     def __init__(self, house: House) -> None:
         self._house = house
 
-    def greet(self, url: str, level: str, slow_because: str | None) -> None:
+    def greet(self, url: str) -> None:
         models = self._house.backend.models()
+        level, slow_because = self._house.kernels or (None, None)
         ready = {"event": "ready", "url": url, "models": models, "kernels": level, "slow_because": slow_because}
         print_json(ready, one_line=True)
 
