@@ -169,6 +169,12 @@ def test_two_calls_with_neither_numbers_nor_ids():
     assert found[0].id != found[2].id
 
 
+def test_a_call_whose_name_never_comes_is_none():
+    """However long it goes on."""
+    events = read(*[json.dumps(chunk(**call(index=0, arguments="x" * 1000))).encode()] * 20_000, chunk("tool_calls"))
+    assert events == [ChoiceFinished(at_ns=20_000, choice=0, reason=FinishReason.STOP)]
+
+
 @pytest.mark.parametrize(
     ("said", "delta", "meant"),
     [
@@ -348,8 +354,8 @@ def test_what_our_own_writer_streams_is_read_back(said: list[TokensGenerated], w
         model="m",
     )
     has_calls = any(event.calls for event in said)
-    if why is FinishReason.STOP and has_calls:
-        why = FinishReason.TOOL_CALLS
+    if why in (FinishReason.STOP, FinishReason.TOOL_CALLS):
+        why = FinishReason.TOOL_CALLS if has_calls else FinishReason.STOP
     writer = CHAT.writer(asked, a_call(include_usage=True))
     stream = b"".join(writer.tokens(event) for event in said)
     stream += writer.finished(ChoiceFinished(at_ns=0, choice=0, reason=why, text=tail)) + writer.end(None)

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taximeter.providers.door import AnswerWriter, Fault, FaultKind
+from taximeter.providers.metering import tap_for
 from taximeter.providers.openai import RESPONSES
+from taximeter.providers.sighting import Seen
 from taximeter.records import (
     ChoiceFinished,
     Dialect,
@@ -265,3 +267,21 @@ def test_what_is_streamed_adds_up_to_the_response(
     texts = [item["content"][0]["text"] for item in response["output"] if item["type"] == "message"]
     assert "".join(texts) == "".join(event.text for event in answer) + tail
     assert [item["arguments"] for item in response["output"] if item["type"] == "function_call"] == calls
+
+
+def test_a_tap_finds_in_the_stream_what_the_writer_put_there():
+    """Both directions of the dialect agree on usage, reason, and which events have tokens."""
+    responses = writer()
+    pieces = (ToolCallDelta(index=0, id="c", name="now"), ToolCallDelta(index=0, arguments="{}"))
+    stream = responses.tokens(token(reasoning="hm")) + responses.tokens(token("Yes"))
+    stream += (
+        responses.tokens(token(calls=pieces)) + responses.finished(end(FinishReason.LENGTH)) + responses.end(USAGE)
+    )
+    tap = tap_for(Dialect.OPENAI_RESPONSES, streamed=True)
+    seen = [tap.event(event["type"].encode(), json.dumps(event).encode()) for event in events(stream)]
+    found = tap.found()
+    assert found.usage.leaves() == USAGE.leaves()
+    assert found.is_whole
+    assert found.model == "m"
+    assert sum(Seen.TOKENS in one for one in seen) == 3
+    assert sum(Seen.ANSWER in one for one in seen) == 2

@@ -91,6 +91,12 @@ def test_calls_in_a_row_are_one_turn():
     )
 
 
+def test_a_conversation_of_many_calls_is_read_in_time():
+    """A body may have a hundred thousand in a row; what is done for each must not grow with them."""
+    (turn,) = messages([CALL] * 100_000) or ()
+    assert len(turn.tool_calls) == 100_000
+
+
 def test_images_arrive():
     """In messages and in what a tool gives back."""
     shown = [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": "https://x/y", "detail": "auto"}]

@@ -360,13 +360,16 @@ def _call_piece(piece: ToolCallDelta) -> _Call:
 def _whole_calls(events: Sequence[TokensGenerated | ChoiceFinished]) -> list[_Call]:
     """The calls whose pieces are in some events."""
     calls: list[_Call] = []
+    arguments: list[list[str]] = []
     for event in events:
         for piece in event.calls if isinstance(event, TokensGenerated) else ():
             if piece.name is not None:
-                function = _Function(name=piece.name, arguments=piece.arguments)
+                function = _Function(name=piece.name, arguments="")
                 calls.append(_Call(id=piece.id or "", type="function", function=function))
-            else:
-                calls[piece.index].function.arguments += piece.arguments
+                arguments.append([])
+            arguments[piece.index].append(piece.arguments)
+    for call, pieces in zip(calls, arguments, strict=True):
+        call.function.arguments = "".join(pieces)
     return calls
 
 

@@ -104,7 +104,7 @@ class _Call:
     number: int
     id: str | None = None
     is_begun: bool = False
-    kept: str = ""
+    kept: list[str] = field(default_factory=list[str])
 
 
 @dataclass(slots=True)
@@ -184,8 +184,9 @@ class ChatReader:
         reason = _REASONS.get(said, FinishReason.STOP)
         if reason is FinishReason.STOP and state.is_refused:
             reason = FinishReason.REFUSAL
-        elif reason is FinishReason.STOP and state.begun_calls:
-            reason = FinishReason.TOOL_CALLS  # OpenAI itself says `stop` where the caller named the tool
+        elif reason in (FinishReason.STOP, FinishReason.TOOL_CALLS):
+            # OpenAI itself says `stop` where the caller named the tool.
+            reason = FinishReason.TOOL_CALLS if state.begun_calls else FinishReason.STOP
         return ChoiceFinished(at_ns=at_ns, choice=number, reason=reason, stop=stop)
 
 
@@ -217,10 +218,11 @@ def _call(state: _State, piece: _Piece, at_ns: int) -> list[ToolCallDelta]:
         # Without an id its result could not be sent: a name of our own does as well, as nobody else looks at it.
         call_id = call.id or f"call_{at_ns:x}_{call.number}"
         changes.append(ToolCallDelta(index=call.number, id=call_id, name=function.name))
-    call.kept += function.arguments or ""
+    if function.arguments:
+        call.kept.append(function.arguments)
     if call.is_begun and call.kept:
-        changes.append(ToolCallDelta(index=call.number, arguments=call.kept))
-        call.kept = ""
+        changes.append(ToolCallDelta(index=call.number, arguments="".join(call.kept)))
+        call.kept = []
     return changes
 
 

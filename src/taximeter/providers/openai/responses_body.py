@@ -142,33 +142,57 @@ def _messages(read: _ResponsesBody) -> tuple[Message, ...]:
     instructions = [Message(role="system", content=read.instructions)] if read.instructions else []
     if isinstance(read.input, str):
         return (*instructions, Message(role="user", content=read.input))
-    turns: list[Message] = []
+    turns = _Turns()
     for index, item in enumerate(read.input):
         _take(turns, item, f"input[{index}]")
-    if not turns:
+    said = turns.whole()
+    if not said:
         raise RequestError("`input` is empty", param="input")
-    return (*instructions, *turns)
+    return (*instructions, *said)
 
 
-def _take(turns: list[Message], item: msgspec.Raw, at: str) -> None:
+class _Turns:
+    """Items as turns: what an assistant says and the calls it then makes are one, as in every other dialect."""
+
+    def __init__(self) -> None:
+        self._said: list[Message] = []
+        self._calls: list[ToolCall] = []  # of the last of them
+
+    def say(self, message: Message) -> None:
+        self._close()
+        self._said.append(message)
+
+    def call(self, call: ToolCall) -> None:
+        if not self._said or self._said[-1].role != "assistant":
+            self._said.append(Message(role="assistant", content=""))
+        self._calls.append(call)
+
+    def whole(self) -> list[Message]:
+        self._close()
+        return self._said
+
+    def _close(self) -> None:
+        if self._calls:
+            self._said[-1] = replace(self._said[-1], tool_calls=tuple(self._calls))
+            self._calls = []
+
+
+def _take(turns: _Turns, item: msgspec.Raw, at: str) -> None:
     match decode(_kind_decoder, item, at).type:
         case None | "message":
             said = decode(_said_decoder, item, at)
             role = ROLES.get(said.role)
             if role is None or role == "tool":
                 raise RequestError(f"`{at}.role` must be system, developer, user or assistant", param=f"{at}.role")
-            turns.append(Message(role=role, content=_content(said.content, f"{at}.content")))
+            turns.say(Message(role=role, content=_content(said.content, f"{at}.content")))
         case "function_call":
             called = decode(_called_decoder, item, at)
             check_tool_name(called.name, f"{at}.name")
-            call = ToolCall(id=called.call_id, name=called.name, arguments=called.arguments)
-            # What an assistant says and the calls it then makes are one turn, as in every other dialect.
-            said = turns.pop() if turns and turns[-1].role == "assistant" else Message(role="assistant", content="")
-            turns.append(replace(said, tool_calls=(*said.tool_calls, call)))
+            turns.call(ToolCall(id=called.call_id, name=called.name, arguments=called.arguments))
         case "function_call_output":
             result = decode(_result_decoder, item, at)
             content = _content(result.output, f"{at}.output")
-            turns.append(Message(role="tool", content=content, tool_call_id=result.call_id, name=result.name))
+            turns.say(Message(role="tool", content=content, tool_call_id=result.call_id, name=result.name))
         case "reasoning":
             pass  # how an earlier answer was thought out is nothing that models are shown again
         case "item_reference":
