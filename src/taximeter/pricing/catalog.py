@@ -20,6 +20,7 @@ from taximeter.pricing.published import Listing
 from taximeter.records import EXACT, PriceList, weakest
 
 _BUILTIN = "builtin_prices.toml"
+_MOST_KNOWN = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ class Catalog:
     def __init__(self, overlay: Overlay, builtin: Overlay) -> None:
         self._overlay = overlay
         self._builtin = builtin
+        self._known: dict[str, _Found] = {}  # to find a name again takes as long as to charge a request
 
     @classmethod
     def load(cls, overlay: Path | None = None) -> Catalog:
@@ -131,6 +133,15 @@ class Catalog:
         return _limited(factored, period)
 
     def _find(self, model: str) -> _Found:
+        found = self._known.get(model)
+        if found is None:
+            found = self._look_for(model)
+            if len(self._known) >= _MOST_KNOWN:  # aliases match patterns, so there is no end of them
+                self._known.clear()
+            self._known[model] = found
+        return found
+
+    def _look_for(self, model: str) -> _Found:
         asked = model.strip().lower()
         provider, _, name = asked.partition("/")
         if not (name and (published.provider_known(provider) or asked in self._written())):

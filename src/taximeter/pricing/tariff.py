@@ -14,6 +14,8 @@ from taximeter.pricing.charge import charge, surcharge
 from taximeter.pricing.terms import geography_of, tier_of
 from taximeter.records import Cost, PriceList, Request, Terms, Usage
 
+_MOST_NAMES = 1_000
+
 
 class PublishedTariff:
     """The published prices of one provider of the catalog, or those in the user's overlay."""
@@ -21,6 +23,7 @@ class PublishedTariff:
     def __init__(self, catalog: Catalog, provider: str) -> None:
         self._catalog = catalog
         self._provider = provider.strip().lower()
+        self._names: dict[str, str | PricingError] = {}  # a name that is not known takes milliseconds to look for
 
     def cost(
         self,
@@ -47,15 +50,27 @@ class PublishedTariff:
     def _model(self, served: str | None, asked: str) -> str:
         if served is not None:
             try:
-                return self._catalog.resolve(self._full_name(served))
+                return self._resolved(served)
             except PricingError:
                 if served == asked:
                     raise
-        return self._catalog.resolve(self._full_name(asked))
+        return self._resolved(asked)
 
-    def _full_name(self, model: str) -> str:
-        prefix = f"{self._provider}/"
-        return model if model.lower().startswith(prefix) else prefix + model
+    def _resolved(self, model: str) -> str:
+        """The catalog's name for the provider's `model`. Raises PricingError where it has none."""
+        known = self._names.get(model)
+        if known is None:
+            prefix = f"{self._provider}/"
+            try:
+                known = self._catalog.resolve(model if model.lower().startswith(prefix) else prefix + model)
+            except PricingError as error:
+                known = error
+            if len(self._names) >= _MOST_NAMES:
+                self._names.clear()
+            self._names[model] = known
+        if isinstance(known, PricingError):
+            raise PricingError(known.message, hint=known.hint)
+        return known
 
     def _own(self, model: str, usage: Usage, tier: str, at: datetime) -> PriceList:
         """The list of the model that served. Where it was asked several times within the request, each prompt's length
@@ -75,7 +90,7 @@ class PublishedTariff:
         lengths have to cost the same."""
         lists: dict[str, PriceList] = {}
         for model, tokens in usage.by_model.items():
-            name = self._catalog.resolve(self._full_name(model))
+            name = self._resolved(model)
             together = sum(tokens.get(leaf, 0) for leaf in Usage.INPUT_LEAVES)
             shortest, longest = (
                 self._catalog.price_list(name, at=at, tier=tier, input_tokens=length) for length in (0, together)

@@ -275,3 +275,20 @@ def test_a_comparison_prices_other_models_tokens_too():
     receipt = settle(settler, usage=used)
     assert receipt.cost_priced_as is not None
     assert receipt.cost_priced_as.total == Decimal("0.003")
+
+
+def test_a_name_that_is_not_known_is_looked_for_once():
+    """Each answer may name a version that the catalog lacks, and looking for it takes long."""
+    looked: list[str] = []
+
+    class Counting(Catalog):
+        def resolve(self, model: str) -> str:
+            looked.append(model)
+            return super().resolve(model)
+
+    catalog = Counting.load(PRICE_CARD)
+    settler = Settler(tariffs={"upstream": PublishedTariff(catalog, "card")})
+    for _ in range(3):
+        receipt = settle(settler, **{**UPSTREAM, "model_served": "gpt-5-of-tomorrow"})
+        assert "smollm2-135m-instruct" in str(receipt.uncosted_reason)
+    assert looked == ["card/gpt-5-of-tomorrow", "card/smollm2-135m-instruct"]
