@@ -105,7 +105,7 @@ class House:
         tariffs = {**shared, **_published(settings, network)}
         settler = Settler(machine=machine, comparison=_comparison(settings), tariffs=tariffs)
         with contextlib.ExitStack() as undo, without_collecting():
-            ledger = Ledger.open(settings.ledger_url)
+            ledger = Ledger.open(settings.ledger_url, spool=settings.spool_dir)
             undo.callback(ledger.close)
             options = EngineOptions(
                 step_tokens=settings.step_tokens,

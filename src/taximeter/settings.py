@@ -88,7 +88,7 @@ class Settings:
     """Every setting, checked. Make one with `Settings.load`.
 
     `home` is the one folder for everything, None for the platform's own places. `ledger_url` is a database URL and
-    may hold a password. `limits_path` is where what was measured of this machine is remembered. `machine_rate` None
+    may hold a password; `spool_dir` is where receipts wait while a database elsewhere is away. `limits_path` is where what was measured of this machine is remembered. `machine_rate` None
     means that our own machine's time has no price. `prices_overlay` need not exist. `port` 0 takes any free one.
     `kv_cache_tokens` and `threads` None leave the choice to the engine. `weights` None keeps them as their file has
     them; else they are made into that format at load. `kv_format` is what keys and values are kept in.
@@ -101,6 +101,7 @@ class Settings:
     config_path: Path
     models_dir: Path
     ledger_url: str
+    spool_dir: Path
     prices_overlay: Path
     limits_path: Path
     model: str = DEFAULT_MODEL
@@ -150,6 +151,7 @@ class Settings:
         values = {
             "models_dir": cache_dir / "models",
             "ledger_url": ledger_url,
+            "spool_dir": data_dir / "spool",
             "prices_overlay": prices or config_path.with_name("prices.toml"),
             "limits_path": data_dir / "machine.json",
             **chosen,

@@ -25,7 +25,8 @@ def receipts(
     """List the newest receipts."""
     from taximeter.ledger import Ledger  # noqa: PLC0415  # its database layer takes a tenth of a second to import
 
-    with Ledger.open(Settings.load().ledger_url) as ledger:
+    settings = Settings.load()
+    with Ledger.open(settings.ledger_url, spool=settings.spool_dir) as ledger:
         found = ledger.receipts(limit, before)
     if as_json:
         print_json({"receipts": found})
@@ -45,7 +46,8 @@ def receipt(
     """Show one receipt."""
     from taximeter.ledger import Ledger  # noqa: PLC0415
 
-    with Ledger.open(Settings.load().ledger_url) as ledger:
+    settings = Settings.load()
+    with Ledger.open(settings.ledger_url, spool=settings.spool_dir) as ledger:
         found = ledger.latest() if name == "last" else ledger.receipt(name)
     if found is None:
         if name == "last":

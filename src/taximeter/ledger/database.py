@@ -1,28 +1,125 @@
-"""The file: from a URL to connections, and from the database's errors to ours.
+"""What a database is to the ledger: sessions that ask, tell and commit, and errors that say whose turn it is.
 
-Owns: where a ledger lies, how its connections are set up, what its failures are called. Refuses to know: tables.
+Owns: the protocol that SQLite (`sqlite`) and Postgres (`postgres`) fulfil, which of them a URL names, and the two ways
+in which one fails: as a whole (`Away`) or for one entry (`Refused`). Refuses to know: tables.
+
+Statements are plain SQL with `?` for each value, in the words that both databases have.
 """
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from taximeter.errors import ConfigError, LedgerError
 
-_SQLITE = "sqlite://"
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+_POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
 
 
-def ledger_path(url: str) -> Path | None:
-    """The file that `url` names: `sqlite:///relative`, `sqlite:////absolute`, or a plain path. None for `sqlite://`, a
+class Away(LedgerError):
+    """The database as a whole takes nothing just now: locked, full, gone. What was to be written may be later."""
+
+
+class Refused(LedgerError):
+    """The database will never take this entry, and has nothing against others."""
+
+
+class Session(Protocol):
+    """One connection, used by one thread at a time. What fails raises `Away` or `Refused`."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether trying again can help; else a new session is needed."""
+        ...
+
+    def be_patient(self, patience_s: float | None) -> None:
+        """How long one call may take from now on before the database counts as away; None is as long as it takes. Only
+        between transactions."""
+        ...
+
+    def ask(self, question: str, *values: object) -> list[tuple[Any, ...]]:
+        """All rows of the answer. Times are as text, or what `instant_from` reads."""
+        ...
+
+    def tell(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
+        """The statement once for each row of values."""
+        ...
+
+    def transaction(self, *, durable: bool = True) -> AbstractContextManager[None]:
+        """All of what is done inside, or nothing of it; one at a time in all processes. What is not `durable` survives
+        the end of any process here, and may not survive a power cut until something durable follows."""
+        ...
+
+    def savepoint(self) -> AbstractContextManager[None]:
+        """A part of a transaction that is undone alone when it fails."""
+        ...
+
+    def describe(self) -> AbstractContextManager[sa.Connection]:
+        """The session as the library of the migrations has it, in a transaction that is committed at the end."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class Living(Protocol):
+    """Which of the writers that left notes in the database are alive."""
+
+    def take_over(self, writer_id: str) -> AbstractContextManager[bool]:
+        """Whether `writer_id` is dead, and ours to clear up after until the end of the context."""
+        ...
+
+
+class Database(Protocol):
+    """Where a ledger is kept. `name` is how messages call it, without a password; `folder` is on this machine, for what
+    a process has beside the database: its lock, and what it could not write yet."""
+
+    name: str
+    folder: Path
+
+    def session(self, *, patience_s: float | None) -> Session:
+        """A new session that writes."""
+        ...
+
+    def opening(self, session: Session) -> AbstractContextManager[None]:
+        """One process at a time, on all machines: to migrate."""
+        ...
+
+    def join(
+        self, writer_id: str, here: Living, bury: Callable[[Session, str], None]
+    ) -> AbstractContextManager[Living]:
+        """Be alive as `writer_id` until the end of the context, and see who else is. `here` sees those of this machine;
+        where there are others, their dead may be buried at any time: `bury` is given a session for it, and a name."""
+        ...
+
+    def tables(self, session: Session) -> set[str]:
+        """The names of all tables that are there."""
+        ...
+
+    def engine(self, *, patience_s: float) -> sa.Engine:
+        """For questions: each transaction is one snapshot, and cannot write."""
+        ...
+
+
+def database_at(url: str, *, spool: Path | None) -> Database | None:
+    """The database that `url` names: `sqlite:///relative`, `sqlite:////absolute`, a plain path, or
+    `postgresql://user:password@host/database`, whose spool is kept in the folder `spool`. None for `sqlite://`, a
     ledger that nobody keeps. Raises ConfigError for any other URL, and never repeats it: it may hold a password."""
     scheme, separator, rest = url.partition("://")
+    if separator and scheme in _POSTGRES:
+        from taximeter.ledger.postgres import Postgres  # noqa: PLC0415  # who keeps a file need not have its driver
+
+        return Postgres(f"postgresql://{rest}", spool=spool)
     if separator and scheme != "sqlite":
         raise ConfigError(
             f"a ledger cannot be kept at a {scheme[:20]}:// URL",
-            hint="sqlite:///path/to/ledger.db or a plain path",
+            hint="sqlite:///path/to/ledger.db, a plain path, or postgresql://user@host/database",
         )
     if not separator:
         path = url
@@ -36,66 +133,51 @@ def ledger_path(url: str) -> Path | None:
         return None
     if not path or "\0" in path:
         raise ConfigError("the ledger's URL names no file", hint="sqlite:///path/to/ledger.db")
+    from taximeter.ledger.sqlite import Sqlite  # noqa: PLC0415  # it knows this module
+
     # Resolved, because the locks beside the file must be the same ones by whatever name it is opened.
-    return Path(path).expanduser().resolve()
+    return Sqlite(Path(path).expanduser().resolve())
 
 
-def connect(path: Path, *, busy_timeout_s: float, writes: bool) -> sqlite3.Connection:
-    """A connection to the file, which threads may hand to each other. One that does not write cannot. Transactions are
-    begun by `transaction`, or whoever uses it."""
-    connection = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False)
-    try:
-        connection.execute("PRAGMA foreign_keys = ON")
-        if writes:
-            connection.execute("PRAGMA journal_mode = WAL")
-            # Sync the log at every commit: a receipt survives a power cut too. docs/ledger.md has what that costs.
-            connection.execute("PRAGMA synchronous = FULL")
-        else:
-            connection.execute("PRAGMA query_only = ON")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+def first_line(error: Exception) -> str:
+    """What went wrong, without what follows: values of a statement are somebody's data."""
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error).partition("\n")[0]
+    return said or type(error).__name__
 
 
-@contextmanager
-def transaction(connection: sqlite3.Connection) -> Generator[None]:
-    """All of what is done inside, or nothing of it. Takes the lock to write as it begins, so that waiting for that is
-    the busy timeout's business and never an error half-way."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    finally:
-        if connection.in_transaction:  # a full disk ends one by itself
-            connection.execute("ROLLBACK")
-
-
-@contextmanager
-def border(path: Path) -> Generator[None]:
-    """Errors of the database and of the file system leave as LedgerError."""
-    try:
-        yield
-    except (sqlite3.Error, OSError) as error:
-        raise as_ledger_error(error, path) from error
-
-
-def as_ledger_error(error: Exception, path: Path) -> LedgerError:
-    """What went wrong with the ledger at `path`, without the statement: its values are somebody's data."""
+def as_ledger_error(error: Exception, name: str) -> LedgerError:
+    """What went wrong with the ledger called `name`."""
     if isinstance(error, LedgerError):
         return error
-    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error).partition("\n")[0]
-    hint = next((hint for sign, hint in _HINTS.items() if sign in said.lower()), None)
-    return LedgerError(f"the ledger {path} failed: {said}", hint=hint)
+    return LedgerError(f"the ledger {name} failed: {first_line(error)}", hint=hint_for(error))
+
+
+def away(error: Exception, name: str) -> Away:
+    """That the ledger called `name` takes nothing, and why."""
+    return Away(f"the ledger {name} failed: {first_line(error)}", hint=hint_for(error))
+
+
+def refused(error: Exception, name: str) -> Refused:
+    """That the ledger called `name` does not take one entry, and why."""
+    return Refused(f"the ledger {name} failed: {first_line(error)}", hint=hint_for(error))
+
+
+def hint_for(error: Exception) -> str | None:
+    """What to do about it, where that is known."""
+    said = first_line(error).lower()
+    return next((hint for sign, hint in _HINTS.items() if sign in said), None)
 
 
 _HINTS = {
     "locked": "another program holds it; close that one, or wait until it is done",
     "disk is full": "make room on its disk",
+    "no space left": "make room on its disk",
     "file too large": "make room on its disk",
     "readonly": "it must be writable, and so must its folder",
     "unable to open": "it must be writable, and so must its folder",
     "permission denied": "it must be writable, and so must its folder",
     "not a database": "it is no ledger; name another file",
     "malformed": "it is damaged; keep a copy, then try `sqlite3 FILE .recover`",
+    "connection refused": "is Postgres running there?",
+    "password": "see its user and password",
 }

@@ -1,19 +1,22 @@
 """The ledger: append, correct by appending, and ask.
 
-Owns: opening (migrations, and a receipt for every request whose process died), and the public face of writing and
-reading. Refuses to know: prices, backends, doors.
+Owns: opening (migrations, what dead processes left in spools, and a receipt for every request whose process died), and
+the public face of writing and reading. Refuses to know: prices, backends, doors.
 """
 
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shutil
-import sqlite3
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
+from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from types import TracebackType
@@ -22,22 +25,37 @@ from typing import TYPE_CHECKING, Self
 from taximeter.clock import SYSTEM_CLOCK, Clock
 from taximeter.errors import LedgerError
 from taximeter.ledger import migrations
-from taximeter.ledger.database import border, connect, ledger_path, transaction
-from taximeter.ledger.liveness import WriterLocks
-from taximeter.ledger.transactions import interrupt, writers_with_notes
+from taximeter.ledger.database import Database, Living, Session, as_ledger_error, database_at
+from taximeter.ledger.keeper import Keeper, drain
+from taximeter.ledger.liveness import WriterLock, WriterLocks
+from taximeter.ledger.spool import Spool, writers_with_spools
+from taximeter.ledger.sqlite import Sqlite
+from taximeter.ledger.totals import GroupTotals, UsageTotals
+from taximeter.ledger.transactions import interrupt, losses, tell_loss, writers_with_notes
 from taximeter.ledger.writer import LedgerCounts, Writer
-from taximeter.records import Receipt, Request, new_id
+from taximeter.records import Receipt, Request, Task, new_id
 
 if TYPE_CHECKING:
     from taximeter.ledger.reader import Reader
 
+_log = logging.getLogger(__name__)
+
+_SPOOL_BYTES = 256 << 20  # some 80,000 receipts
+_ADOPTED_CHUNK = 500
+
 
 class Ledger:
-    """A file of receipts. Safe to use from many threads, and to have open in many processes at once."""
+    """A database of receipts. Safe to use from many threads, and to have open in many processes at once.
 
-    def __init__(self, path: Path, writer: Writer, on_close: ExitStack, *, busy_timeout_s: float) -> None:
+    `lost_before` is how many receipts were lost by processes that have ended, as far as they could tell.
+    """
+
+    def __init__(
+        self, database: Database, writer: Writer, on_close: ExitStack, *, busy_timeout_s: float, lost_before: int
+    ) -> None:
         """For `open` only."""
-        self._path = path
+        self.lost_before = lost_before
+        self._database = database
         self._busy_timeout_s = busy_timeout_s
         self._writer = writer
         self._on_close = on_close
@@ -48,52 +66,82 @@ class Ledger:
         atexit.register(self.close)  # a program that forgets to close loses nothing that it appended
 
     @classmethod
-    def open(cls, url: str, *, clock: Clock = SYSTEM_CLOCK, busy_timeout_s: float = 30.0) -> Self:
+    def open(
+        cls,
+        url: str,
+        *,
+        spool: Path | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        patience_s: float = 1.0,
+        busy_timeout_s: float = 30.0,
+        spool_bytes: int = _SPOOL_BYTES,
+    ) -> Self:
         """Open the ledger at `url`, making it and its folders when they are missing.
 
-        `url` is `sqlite:///path` or a plain path; `sqlite://` is a ledger that is gone when closed. Requests that were
-        in flight in a process that has died get their `interrupted` receipts here. `busy_timeout_s` is how long a
-        write waits for another process, and how long `close` goes on trying. Raises ConfigError for another kind of
-        URL, LedgerError when the file cannot be used, is not a ledger, or is a newer Taximeter's.
+        `url` is `sqlite:///path`, a plain path, or `postgresql://…`; `sqlite://` is a ledger that is gone when closed.
+        What processes that have died left in spools is written here, and requests that they had in flight get their
+        `interrupted` receipts. `patience_s` is how long a write waits for the database before it goes to a spool of at
+        most `spool_bytes`: beside a file, and in the folder `spool` for Postgres. `busy_timeout_s` is how long opening
+        and reading wait, and how long `close` goes on trying. Raises ConfigError for another kind of URL, LedgerError
+        when the database cannot be used, is not a ledger, or is a newer Taximeter's.
         """
         with ExitStack() as undo:
-            path = ledger_path(url)
-            if path is None:
+            database = database_at(url, spool=spool)
+            if database is None:
                 # Not a TemporaryDirectory: that one a forked child would remove at its own end.
-                path = Path(mkdtemp(prefix="taximeter-")) / "ledger.db"
-                undo.callback(shutil.rmtree, path.parent, ignore_errors=True)
-            with border(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                locks = WriterLocks(path)
-                writer_id = new_id("writer", clock.utc_now())
+                folder = Path(mkdtemp(prefix="taximeter-"))
+                undo.callback(shutil.rmtree, folder, ignore_errors=True)
+                database = Sqlite(folder / "ledger.db")
+            writer_id = new_id("writer", clock.utc_now())
+            own_spool = Spool(database.folder, writer_id, most_bytes=spool_bytes)
+            locks = WriterLocks(database.folder)
+            try:
+                # Whose URL names a file names its folder too.
+                database.folder.parent.mkdir(parents=True, exist_ok=True)
                 with locks.opening():
                     # One after the other: of two that make a new file's log at once, one is told that it is locked.
-                    connection = connect(path, busy_timeout_s=busy_timeout_s, writes=True)
-                    undo.callback(connection.close)
-                    if not migrations.is_current(connection, path):
-                        migrations.upgrade(connection)
-                    _bury_the_dead(locks, connection, clock)
-                    undo.callback(locks.leave, locks.join(writer_id))
-            writer = Writer(connection, path, writer_id)
+                    session = database.session(patience_s=busy_timeout_s)
+                    undo.callback(session.close)
+                    lost_before = _get_ready(database, session, locks, clock)
+                    lock = locks.join(writer_id)
+                    undo.callback(_leave, locks, lock, own_spool)
+                    living = undo.enter_context(database.join(writer_id, locks, partial(_bury, clock)))
+                    _bury_the_dead(session, living, clock)
+            except OSError as error:
+                raise as_ledger_error(error, database.name) from error
+            writer = Writer(database.name, writer_id, lock.tell_lost)
+            keeper = Keeper(database, session, own_spool, patience_s=patience_s, on_drained=writer.drained)
+            undo.callback(_end_writing, keeper, lock, writer_id, clock)
+            writer.start(keeper)
             undo.callback(writer.close, patience_s=busy_timeout_s)
-            return cls(path, writer, undo.pop_all(), busy_timeout_s=busy_timeout_s)
+            return cls(database, writer, undo.pop_all(), busy_timeout_s=busy_timeout_s, lost_before=lost_before)
 
     def begin(self, request: Request, receipt_id: str) -> Future[None]:
         """Note that `request` is in flight; should this process die, the next one writes its receipt, under
         `receipt_id`, which the client may have been told.
 
-        The future resolves when the note is durable, or holds a LedgerError. Raises LedgerError after `close`.
+        The future resolves when the note outlives this process (a power cut it may not), or holds a LedgerError. Raises
+        LedgerError after `close`.
         """
         return self._writer.begin(request, receipt_id)
 
     def append(self, receipt: Receipt) -> Future[None]:
         """Write `receipt` and clear its request's note, both or neither.
 
-        The future resolves when it is durable, or holds a LedgerError: the receipt is then counted as lost. The same
-        receipt twice is written once. A request's second receipt must name the newest one in `supersedes`. Raises
-        LedgerError after `close`.
+        The future resolves when it is durable, in the database or in the spool, or holds a LedgerError: the receipt is
+        then counted as lost. The same receipt twice is written once. A request's second receipt must name the newest
+        one in `supersedes`. Raises LedgerError after `close`.
         """
         return self._writer.append(receipt)
+
+    def finish_task(
+        self, name: str, succeeded: bool, at: datetime, *, labels: Mapping[str, str] | None = None
+    ) -> Future[None]:
+        """Write down how the task ended. The same word again changes nothing; another one counts from then on, and the
+        earlier ones stay (`task_words`). The future is as for `append`."""
+        return self._writer.finish_task(
+            Task(name=name, finished_at=at, succeeded=succeeded, labels={} if labels is None else labels)
+        )
 
     def counts(self) -> LedgerCounts:
         """What became of the receipts that were appended here."""
@@ -105,6 +153,10 @@ class Ledger:
         `before` names the last receipt of the page before, as for `receipt`. Raises LedgerError when there is none.
         """
         return self._reading().newest(limit, before)
+
+    def receipts_of(self, kind: str, name: str, limit: int = 50, before: str | None = None) -> list[Receipt]:
+        """As `receipts`, those that belong to one `task`, `run`, `session`, or that have the label `label:NAME`."""
+        return self._reading().members(kind, name, limit, before)
 
     def receipt(self, name: str) -> Receipt | None:
         """One receipt, by its id, by its request's id (then the newest), or by the beginning of either; None when
@@ -119,10 +171,36 @@ class Ledger:
         """Every known cost, corrections counted and what they correct not, in dollars to the last picodollar."""
         return self._reading().total_cost()
 
-    def close(self) -> None:
-        """Write what was appended, then let go of the file. Idempotent.
+    def usage_by_hour(self, start: datetime, until: datetime) -> list[UsageTotals]:
+        """What was closed from `start` and before `until`, by hour of UTC, model, backend and outcome, in this order.
 
-        In a forked child it does nothing: thread, file and locks are the parent's.
+        The bounds may lie within an hour, as the days of some time zones do; of that hour they get their part.
+        """
+        return self._reading().usage_by_hour(start, until)
+
+    def group(self, kind: str, name: str) -> GroupTotals | None:
+        """The sums of one group (kinds are those of `receipts_of`); None when no receipt belongs to it."""
+        return self._reading().group(kind, name)
+
+    def groups(self, kind: str, since: datetime | None = None, limit: int = 50) -> list[GroupTotals]:
+        """The groups of one kind that had a receipt since then, those with the newest first."""
+        return self._reading().groups(kind, since, limit)
+
+    def task(self, name: str) -> Task | None:
+        """The task as it stands: unfinished when only receipts speak of it, None when nothing does."""
+        words = self.task_words(name)
+        if words:
+            return words[-1]
+        return None if self.group("task", name) is None else Task(name=name)
+
+    def task_words(self, name: str) -> list[Task]:
+        """Everything that was said about how the task ended, oldest first. The last word counts."""
+        return self._reading().task_words(name)
+
+    def close(self) -> None:
+        """Write what was appended, then let go of the database. Idempotent.
+
+        In a forked child it does nothing: threads, files and locks are the parent's.
         """
         if os.getpid() != self._process_id:
             return
@@ -148,22 +226,80 @@ class Ledger:
 
         with self._making_reader:
             if self._closed:
-                raise LedgerError(f"the ledger {self._path} is closed")
+                raise LedgerError(f"the ledger {self._database.name} is closed")
             if self._reader is None:
-                self._reader = Reader(self._path, busy_timeout_s=self._busy_timeout_s)
+                self._reader = Reader(self._database, patience_s=self._busy_timeout_s)
             return self._reader
 
 
-def _bury_the_dead(locks: WriterLocks, connection: sqlite3.Connection, clock: Clock) -> None:
-    """Write the receipts that dead processes left open, and remove their locks."""
-    begun = writers_with_notes(connection)
-    for writer_id in begun | locks.known():
-        lock = locks.take_over(writer_id)
+def _get_ready(database: Database, session: Session, locks: WriterLocks, clock: Clock) -> int:
+    """Bring the tables up to date, and take over what dead processes of this machine left beside the database; how many
+    receipts were lost before."""
+    with database.opening(session):
+        if not migrations.is_current(session, database):
+            migrations.upgrade(session)
+    for writer_id in locks.known() | writers_with_spools(database.folder):
+        lock = locks.claim(writer_id)
         if lock is None:
             continue
         try:
-            if writer_id in begun:
-                with transaction(connection):
-                    interrupt(connection, writer_id, clock.utc_now())
-        finally:
-            locks.leave(lock)
+            _adopt(session, database.folder, writer_id, clock)
+            if lock.lost:
+                _log.error("%d receipts were LOST by a process that has ended (%s)", lock.lost, writer_id)
+                with session.transaction():
+                    tell_loss(session, writer_id, lock.lost, clock.utc_now())
+        except BaseException:
+            lock.let_go()  # and leave it for the next one
+            raise
+        # What it had in flight keeps its name in the database; see `_bury_the_dead`.
+        locks.leave(lock)
+    return losses(session)
+
+
+def _adopt(session: Session, folder: Path, writer_id: str, clock: Clock) -> None:
+    """Write what a dead process left in its spool."""
+    spool = Spool(folder, writer_id, most_bytes=0)
+    while chunk := spool.front(_ADOPTED_CHUNK):
+        written, refused = drain(session, chunk)
+        if chunk.damaged:
+            _log.warning("%d half-written lines of %s's spool were nobody's", chunk.damaged, writer_id)
+        if refused:
+            with session.transaction():
+                tell_loss(session, f"{writer_id}.spool", refused, clock.utc_now())
+        _log.warning("%d receipts came from the spool of a process that has ended", written)
+        spool.drop(chunk)
+
+
+def _bury_the_dead(session: Session, living: Living, clock: Clock) -> None:
+    """Write the receipts that dead processes left open."""
+    for writer_id in writers_with_notes(session):
+        with living.take_over(writer_id) as is_dead:
+            if is_dead:
+                _bury(clock, session, writer_id)
+
+
+def _bury(clock: Clock, session: Session, writer_id: str) -> None:
+    with session.transaction():
+        interrupt(session, writer_id, clock.utc_now())
+
+
+def _end_writing(keeper: Keeper, lock: WriterLock, writer_id: str, clock: Clock) -> None:
+    """Drain what can be drained; say in the database what was lost, or else leave it for the next one to say."""
+    try:
+        session = keeper.stop()
+        if lock.lost and session is not None:
+            with session.transaction():
+                tell_loss(session, writer_id, lock.lost, clock.utc_now())
+            lock.tell_lost(0)
+    except LedgerError as error:
+        _log.warning("that %d receipts were lost is told at the next opening: %s", lock.lost, error)
+    finally:
+        keeper.close()
+
+
+def _leave(locks: WriterLocks, lock: WriterLock, spool: Spool) -> None:
+    """Be alive no longer; the lock stays, for anybody, where something is left to do."""
+    if spool.is_empty and not lock.lost:
+        locks.leave(lock)
+    else:
+        lock.let_go()

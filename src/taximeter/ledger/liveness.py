@@ -1,7 +1,8 @@
-"""Who is writing: one lock file per process beside the database, held for as long as the process lives.
+"""Who is writing: one lock file per process in the ledger's folder, held for as long as the process lives.
 
 The operating system frees a lock when its holder dies, however it dies; so a lock that can be taken belongs to nobody
-who could still finish what it began. Owns: the files in `LEDGER-writers/`. Refuses to know: the database.
+who could still finish what it began. In the file stands how many receipts its holder has lost: room for that is made
+while there is some. Owns: the lock files. Refuses to know: the database.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ _OPENING = "opening"
 _SUFFIX = ".lock"
 _PATIENCE_S = 60.0
 _PAUSE_S = 0.01
+_LOST_DIGITS = 20
 
 
 class WriterLock:
@@ -43,6 +45,18 @@ class WriterLock:
         _held.add(self)
         return True
 
+    @property
+    def lost(self) -> int:
+        """How many receipts whoever had this lock has lost. Only while it is ours."""
+        told = b"" if self._descriptor is None else os.pread(self._descriptor, _LOST_DIGITS, 0)
+        return int(told) if told.isdigit() else 0
+
+    def tell_lost(self, receipts: int) -> None:
+        """Leave for the next one how many receipts we have lost. As well as can be: the disk may be the reason."""
+        if self._descriptor is not None:
+            with suppress(OSError):
+                os.pwrite(self._descriptor, b"%0*d" % (_LOST_DIGITS, receipts), 0)
+
     def let_go(self) -> None:
         """Give it back; nothing happens if it was given back already."""
         if self._descriptor is not None:
@@ -65,14 +79,14 @@ os.register_at_fork(after_in_child=_let_go_of_the_parents)
 
 
 class WriterLocks:
-    """The locks around one database."""
+    """The locks in one folder."""
 
-    def __init__(self, database: Path) -> None:
-        self._folder = database.with_name(f"{database.name}-writers")
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     @contextmanager
     def opening(self) -> Generator[None]:
-        """One process at a time: to migrate, to clear up after the dead, and to join the living."""
+        """One process at a time on this machine: to migrate, to clear up after the dead, and to join the living."""
         self._folder.mkdir(parents=True, exist_ok=True)
         lock = self._lock(_OPENING)
         gives_up_s = time.monotonic() + _PATIENCE_S
@@ -91,6 +105,7 @@ class WriterLocks:
         """Be alive as `writer_id`. Only while `opening`."""
         lock = self._lock(writer_id)
         lock.take()
+        lock.tell_lost(0)
         return lock
 
     def leave(self, lock: WriterLock) -> None:
@@ -100,14 +115,24 @@ class WriterLocks:
         lock.let_go()
 
     def known(self) -> set[str]:
-        """Every writer that has a file here, living or dead."""
+        """Every writer that has a lock file here, living or dead."""
         return {file.stem for file in self._folder.glob(f"*{_SUFFIX}")} - {_OPENING}
 
-    def take_over(self, writer_id: str) -> WriterLock | None:
+    def claim(self, writer_id: str) -> WriterLock | None:
         """The lock of a dead writer, to be left when its things are in order; None while it lives. Only while
         `opening`."""
         lock = self._lock(writer_id)
         return lock if lock.take() else None
+
+    @contextmanager
+    def take_over(self, writer_id: str) -> Generator[bool]:
+        """See `database.Living`. Only while `opening`."""
+        lock = self.claim(writer_id)
+        try:
+            yield lock is not None
+        finally:
+            if lock is not None:
+                self.leave(lock)
 
     def _lock(self, name: str) -> WriterLock:
         return WriterLock(self._folder / f"{name}{_SUFFIX}")

@@ -5,37 +5,45 @@ Owns: every SELECT that people ask for. Refuses to know: how anything came to be
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from decimal import Decimal
 from itertools import chain
-from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import event, exc
+from sqlalchemy import exc
 
 from taximeter.errors import LedgerError
 from taximeter.ledger import rows
-from taximeter.ledger.database import as_ledger_error, border, connect
-from taximeter.ledger.schema import current_receipts, documents, receipts
-from taximeter.records import PICODOLLARS_PER_DOLLAR, Receipt, exact_sum
+from taximeter.ledger.columns import HOUR_COUNTS, HOUR_KEYS, MONEY_COLUMNS, TOKEN_COLUMNS, UNKNOWN_COLUMNS
+from taximeter.ledger.database import Database, as_ledger_error
+from taximeter.ledger.documents import record_from
+from taximeter.ledger.rollups import ALL
+from taximeter.ledger.schema import (
+    current_receipts,
+    documents,
+    group_totals,
+    members,
+    receipts,
+    task_ends,
+    usage_by_hour,
+)
+from taximeter.ledger.totals import GroupTotals, UsageTotals
+from taximeter.records import PICODOLLARS_PER_DOLLAR, Outcome, Receipt, Task, exact_sum
 
 _LONGEST_LIST = 100_000
 _NAMED_WHEN_AMBIGUOUS = 5
-_HALF = 10**9
+_HOUR = timedelta(hours=1)
 
 
 class Reader:
     """Safe to use from many threads. What goes wrong is a LedgerError."""
 
-    def __init__(self, path: Path, *, busy_timeout_s: float) -> None:
-        self._path = path
-        # By its URL the library knows how to share connections to a file; they are made as everywhere here.
-        self._engine = sa.create_engine(
-            sa.URL.create("sqlite", database=str(path)),
-            creator=lambda: connect(path, busy_timeout_s=busy_timeout_s, writes=False),
-        )
-        event.listen(self._engine, "begin", _begin)
+    def __init__(self, database: Database, *, patience_s: float) -> None:
+        self._name = database.name
+        self._engine = database.engine(patience_s=patience_s)
 
     def newest(self, limit: int, before: str | None) -> list[Receipt]:
         """Receipts that nothing corrects, newest first, from behind the one named `before` on."""
@@ -48,12 +56,64 @@ class Reader:
         with self._snapshot() as connection:
             named = sa.select(documents.c.document).where(documents.c.receipt_id == _resolve(connection, name))
             document = connection.scalar(named)
-            return None if document is None else rows.receipt_from(document)
+            return None if document is None else record_from(document, Receipt)
 
     def total_cost(self) -> Decimal:
         """The exact sum of all costs that are known, in dollars, over the receipts that nothing corrects."""
         with self._snapshot() as connection:
             return _total_cost(connection)
+
+    def usage_by_hour(self, start: datetime, until: datetime) -> list[UsageTotals]:
+        """See `Ledger.usage_by_hour`."""
+        first, last = _hour_from(start), until.replace(minute=0, second=0, microsecond=0)
+        with self._snapshot() as connection:
+            if first > last:  # all within one hour
+                found = _added_up(connection, start, until)
+            else:
+                found = [*_added_up(connection, start, first), *_kept(connection, first, last)]
+                found += _added_up(connection, last, until)
+        return [_usage_totals(row) for row in found]
+
+    def group(self, kind: str, name: str) -> GroupTotals | None:
+        """See `Ledger.group`."""
+        this = group_totals.c
+        question = sa.select(group_totals).where(this.kind == kind, this.name == rows.stored_name(name))
+        with self._snapshot() as connection:
+            found = connection.execute(question).mappings().one_or_none()
+        return None if found is None else _group_totals(found)
+
+    def groups(self, kind: str, since: datetime | None, limit: int) -> list[GroupTotals]:
+        """See `Ledger.groups`."""
+        this = group_totals.c
+        question = sa.select(group_totals).where(this.kind == kind)
+        if since is not None:
+            question = question.where(this.last_at >= since)
+        question = question.order_by(this.last_at.desc(), this.name.desc()).limit(_bounded(limit))
+        with self._snapshot() as connection:
+            return [_group_totals(found) for found in connection.execute(question).mappings()]
+
+    def members(self, kind: str, name: str, limit: int, before: str | None) -> list[Receipt]:
+        """See `Ledger.receipts_of`."""
+        member = members.c
+        question = (
+            sa.select(documents.c.document)
+            .join(members, member.receipt_id == documents.c.receipt_id)
+            .where(member.kind == kind, member.name == rows.stored_name(name), _is_current(member.receipt_id))
+            .order_by(member.closed_at.desc(), member.receipt_id.desc())
+            .limit(_bounded(limit))
+        )
+        with self._snapshot() as connection:
+            if before is not None:
+                place = sa.tuple_(member.closed_at, member.receipt_id)
+                question = question.where(place < _place_of(connection, before))
+            return [record_from(document, Receipt) for document in connection.scalars(question)]
+
+    def task_words(self, name: str) -> list[Task]:
+        """See `Ledger.task_words`."""
+        this = task_ends.c
+        question = sa.select(this.document).where(this.name == rows.stored_name(name)).order_by(this.number)
+        with self._snapshot() as connection:
+            return [record_from(document, Task) for document in connection.scalars(question)]
 
     def close(self) -> None:
         """Let go of the file."""
@@ -62,15 +122,11 @@ class Reader:
     @contextmanager
     def _snapshot(self) -> Generator[sa.Connection]:
         try:
-            with border(self._path), self._engine.begin() as connection:
+            with self._engine.begin() as connection:
                 yield connection
         except exc.SQLAlchemyError as error:
             cause = error.orig if isinstance(error, exc.StatementError) else None
-            raise as_ledger_error(cause if isinstance(cause, Exception) else error, self._path) from error
-
-
-def _begin(connection: sa.Connection) -> None:
-    connection.exec_driver_sql("BEGIN")
+            raise as_ledger_error(cause if isinstance(cause, Exception) else error, self._name) from error
 
 
 def _newest(connection: sa.Connection, limit: int, before: str | None) -> list[Receipt]:
@@ -79,15 +135,29 @@ def _newest(connection: sa.Connection, limit: int, before: str | None) -> list[R
         sa.select(documents.c.document)
         .join(current_receipts, this.id == documents.c.receipt_id)
         .order_by(this.closed_at.desc(), this.id.desc())
-        .limit(max(0, min(limit, _LONGEST_LIST)))
+        .limit(_bounded(limit))
     )
     if before is not None:
-        place = sa.select(receipts.c.closed_at, receipts.c.id).where(receipts.c.id == _resolve(connection, before))
-        found = connection.execute(place).one_or_none()
-        if found is None:
-            raise LedgerError(f"no receipt {before}", hint="`before` is the last receipt of the page before")
-        question = question.where(sa.tuple_(this.closed_at, this.id) < sa.tuple_(*found))
-    return [rows.receipt_from(document) for document in connection.scalars(question)]
+        question = question.where(sa.tuple_(this.closed_at, this.id) < _place_of(connection, before))
+    return [record_from(document, Receipt) for document in connection.scalars(question)]
+
+
+def _bounded(limit: int) -> int:
+    return max(0, min(limit, _LONGEST_LIST))
+
+
+def _place_of(connection: sa.Connection, name: str) -> sa.Tuple:
+    """Where in a list the receipt called `name` stands. Raises LedgerError when there is none."""
+    place = sa.select(receipts.c.closed_at, receipts.c.id).where(receipts.c.id == _resolve(connection, name))
+    found = connection.execute(place).one_or_none()
+    if found is None:
+        raise LedgerError(f"no receipt {name}", hint="`before` is the last receipt of the page before")
+    return sa.tuple_(sa.literal(found[0], receipts.c.closed_at.type), sa.literal(found[1], receipts.c.id.type))
+
+
+def _is_current(receipt_id: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    later = receipts.alias("later")
+    return ~sa.exists().where(later.c.supersedes == receipt_id)
 
 
 def _resolve(connection: sa.Connection, name: str) -> str | None:
@@ -119,23 +189,101 @@ def _beginning(connection: sa.Connection, prefix: str) -> list[str]:
 
 
 def _total_cost(connection: sa.Connection) -> Decimal:
-    """See `Reader.total_cost`.
-
-    SQLite's sum() raises past 2^63, and ten million receipts of half a dollar are past it in picodollars: each column
-    is summed in two halves, joined here, where integers have no end.
-    """
+    """See `Reader.total_cost`. What is too large for a sum is added from its document."""
     this = current_receipts.c
-    halves = (
-        (PICODOLLARS_PER_DOLLAR * _HALF, this.cost_dollars // _HALF),
-        (PICODOLLARS_PER_DOLLAR, this.cost_dollars % _HALF),
-        (_HALF, this.cost_picodollars // _HALF),
-        (1, this.cost_picodollars % _HALF),
-    )
-    sums = connection.execute(sa.select(*(sa.func.sum(half) for _, half in halves))).one()
-    picodollars = sum(weight * (part or 0) for (weight, _), part in zip(halves, sums, strict=True))
+    kind, name = ALL
+    everything = sa.select(group_totals).where(group_totals.c.kind == kind, group_totals.c.name == name)
+    found = connection.execute(everything).mappings().one_or_none()
     off_scale = connection.scalars(
         sa.select(documents.c.document)
         .join(current_receipts, this.id == documents.c.receipt_id)
         .where(this.off_scale > 0, this.cost_dollars.is_(None))
     )
-    return exact_sum([rows.join_money(picodollars), *map(rows.cost_from, off_scale)])
+    known = Decimal(0) if found is None else _money(found)
+    return exact_sum([known, *map(rows.cost_from, off_scale)])
+
+
+def _money(found: Mapping[Any, Any]) -> Decimal:
+    dollars, picodollars = (int(found[name]) for name in MONEY_COLUMNS)
+    return rows.join_money(dollars * PICODOLLARS_PER_DOLLAR + picodollars)
+
+
+def _hour_from(at: datetime) -> datetime:
+    """`at`, or the first whole hour after it."""
+    hour = at.replace(minute=0, second=0, microsecond=0)
+    return hour if hour == at else hour + _HOUR
+
+
+def _kept(connection: sa.Connection, start: datetime, until: datetime) -> list[Mapping[Any, Any]]:
+    """The sums of whole hours."""
+    this = usage_by_hour.c
+    question = (
+        sa.select(usage_by_hour)
+        .where(this.hour >= start, this.hour < until, this.receipts != 0)
+        .order_by(this.hour, this.model, this.served_by, this.outcome)
+    )
+    return list(connection.execute(question).mappings())
+
+
+def _added_up(connection: sa.Connection, start: datetime, until: datetime) -> list[Mapping[Any, Any]]:
+    """The sums of a part of an hour, made on the spot."""
+    if start >= until:
+        return []
+    this = current_receipts.c
+    is_unknown = {name: sa.case((this[name].is_(None), 1), else_=0) for name in (*TOKEN_COLUMNS, "cost_dollars")}
+    sums: dict[str, sa.ColumnElement[Any]] = {
+        "receipts": sa.func.count(),
+        "unpriced": sa.func.sum(is_unknown["cost_dollars"]),
+        "timed": sa.func.count(this.total_ns),
+        "first_tokens": sa.func.count(this.first_token_ns),
+    }
+    sums |= {UNKNOWN_COLUMNS[name]: sa.func.sum(is_unknown[name]) for name in TOKEN_COLUMNS}
+    for name in (*HOUR_COUNTS, *MONEY_COLUMNS):
+        if name not in sums:
+            sums[name] = sa.func.coalesce(sa.func.sum(this[name]), 0)
+    keys = (this.model, sa.func.coalesce(this.served_by, "").label("served_by"), this.outcome)
+    question = (
+        sa.select(*keys, *(sum_.label(name) for name, sum_ in sums.items()))
+        .where(this.closed_at >= start, this.closed_at < until)
+        .group_by(*keys)
+        .order_by(*keys)
+    )
+    hour = start.replace(minute=0, second=0, microsecond=0)
+    return [{HOUR_KEYS[0]: hour, **found} for found in connection.execute(question).mappings()]
+
+
+def _usage_totals(found: Mapping[Any, Any]) -> UsageTotals:
+    return UsageTotals(
+        hour=found["hour"],
+        model=found["model"],
+        served_by=found["served_by"] or None,
+        outcome=Outcome(found["outcome"]),
+        receipts=int(found["receipts"]),
+        tokens={name: int(found[name]) for name in TOKEN_COLUMNS},
+        unknown={name: int(found[UNKNOWN_COLUMNS[name]]) for name in TOKEN_COLUMNS},
+        cost=_money(found),
+        unpriced=int(found["unpriced"]),
+        total_ns=int(found["total_ns"]),
+        timed=int(found["timed"]),
+        first_token_ns=int(found["first_token_ns"]),
+        first_tokens=int(found["first_tokens"]),
+        compute_ns=int(found["compute_ns"]),
+        off_scale=int(found["off_scale"]),
+    )
+
+
+def _group_totals(found: Mapping[Any, Any]) -> GroupTotals:
+    return GroupTotals(
+        kind=found["kind"],
+        name=found["name"],
+        receipts=int(found["receipts"]),
+        failures=int(found["failures"]),
+        input_tokens=int(found["input_tokens"]),
+        output_tokens=int(found["output_tokens"]),
+        uncounted=int(found["uncounted"]),
+        cost=_money(found),
+        unpriced=int(found["unpriced"]),
+        off_scale=int(found["off_scale"]),
+        first_at=found["first_at"],
+        last_at=found["last_at"],
+    )

@@ -1,74 +1,96 @@
-"""Records as rows, and back.
+"""Records as rows.
 
-Owns: which column a number of a receipt goes to, and the document that a record is rebuilt from. Refuses to know: SQL.
+Owns: which column a number of a receipt goes to, and what a column can hold. Refuses to know: SQL, and the document
+beside the row, which has everything whole.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TypeVar
+from hashlib import sha256
+from typing import Any
 
-import msgspec
-
-from taximeter.errors import LedgerError
 from taximeter.ledger import columns
-from taximeter.records import PICODOLLARS_PER_DOLLAR, Receipt, Request, to_json
+from taximeter.ledger.documents import record_from
+from taximeter.records import PICODOLLARS_PER_DOLLAR, Receipt, Request
 
-_LARGEST = 2**63 - 1
+LARGEST = 10**14
+"""More than the tokens, the dollars or the nanoseconds (28 hours) of any request: what is larger is nonsense, and has
+its place in the document only. Ninety thousand of the largest still add up within 64 bits."""
 
-Row = dict[str, object]
+_LONGEST_NAME_BYTES = 400  # Postgres indexes no more than 2,700 bytes, and a name of a model may be anybody's
 
-_Record = TypeVar("_Record", Receipt, Request)
+Row = tuple[Any, ...]
 
 
 def receipt_row(receipt: Receipt) -> Row:
-    """The row of table `receipts`."""
-    numbers = {name: getattr(receipt.usage, name, None) for name in columns.TOKEN_COLUMNS}
-    numbers |= {name: getattr(receipt.timing, name, None) for name in columns.TIME_COLUMNS}
-    numbers |= {name: getattr(receipt.work, name, None) for name in columns.WORK_COLUMNS}
-    off_scale = [name for name, number in numbers.items() if number is not None and abs(number) > _LARGEST]
-    numbers |= dict.fromkeys(off_scale)
+    """The row of table `receipts`, in the order of `RECEIPT_COLUMNS`."""
+    request, usage, timing, work = receipt.request, receipt.usage, receipt.timing, receipt.work
+    numbers: list[int | None] = []
+    for record, names in (
+        (usage, columns.TOKEN_COLUMNS),
+        (timing, columns.TIME_COLUMNS),
+        (work, columns.WORK_COLUMNS),
+    ):
+        numbers += [None] * len(names) if record is None else [getattr(record, name) for name in names]
+    off_scale = 0
+    for place, number in enumerate(numbers):
+        if number is not None and abs(number) > LARGEST:
+            numbers[place] = None
+            off_scale += 1
     money = None if receipt.cost is None else split_money(receipt.cost.total)
-    numbers |= dict(zip(columns.MONEY_COLUMNS, money or (None, None), strict=True))
-    return {
-        "id": stored_text(receipt.id),
-        "request_id": stored_text(receipt.request.id),
-        "supersedes": _stored(receipt.supersedes),
-        "received_at": stored_instant(receipt.request.received_at),
-        "closed_at": stored_instant(receipt.closed_at),
-        "outcome": receipt.outcome.value,
-        "model": stored_text(receipt.request.model),
-        "served_by": _stored(receipt.served_by),
-        "stream": receipt.request.stream,
-        "task": _stored(receipt.request.task),
-        "run": _stored(receipt.request.run),
-        "session": _stored(receipt.request.session),
-        **numbers,
-        "off_scale": len(off_scale) + (receipt.cost is not None and money is None),
-    }
+    return (
+        stored_text(receipt.id),
+        stored_text(request.id),
+        None if receipt.supersedes is None else stored_text(receipt.supersedes),
+        stored_instant(request.received_at),
+        stored_instant(receipt.closed_at),
+        receipt.outcome.value,
+        stored_name(request.model),
+        _stored(receipt.served_by),
+        request.stream,
+        _stored(request.task),
+        _stored(request.run),
+        _stored(request.session),
+        *numbers,
+        *(money or (None, None)),
+        off_scale + (receipt.cost is not None and money is None),
+    )
 
 
-def request_row(request: Request, receipt_id: str, writer_id: str) -> Row:
-    """The row of table `in_flight`. Raises LedgerError when the request could not be read back."""
-    return {
-        "request_id": stored_text(request.id),
-        "receipt_id": stored_text(receipt_id),
-        "writer_id": writer_id,
-        "received_at": stored_instant(request.received_at),
-        "document": request_document(request),
-    }
+def request_row(request: Request, receipt_id: str, writer_id: str, document: str) -> Row:
+    """The row of table `in_flight`, in the order of `NOTE_COLUMNS`."""
+    return (
+        stored_text(request.id),
+        stored_text(receipt_id),
+        writer_id,
+        stored_instant(request.received_at),
+        document,
+    )
 
 
 def stored_text(text: str) -> str:
-    """Text from strangers. Half a surrogate pair, which no database takes, is stored as its escape sequence."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    """Text from strangers. Half a surrogate pair and NUL, which not every database takes, are stored as their escape
+    sequences."""
+    if text.isascii() and "\0" not in text:
+        return text
+    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
+
+
+def stored_name(text: str) -> str:
+    """A name from strangers, to be asked for: one that is too long for an index is cut, and its hash set behind it."""
+    stored = stored_text(text)
+    if len(stored) * 4 <= _LONGEST_NAME_BYTES:
+        return stored
+    encoded = stored.encode()
+    if len(encoded) <= _LONGEST_NAME_BYTES:
+        return stored
+    return f"{encoded[:_LONGEST_NAME_BYTES].decode(errors='ignore')}… sha256:{sha256(encoded).hexdigest()[:16]}"
 
 
 def _stored(text: str | None) -> str | None:
-    return None if text is None else stored_text(text)
+    return None if text is None else stored_name(text)
 
 
 def stored_instant(instant: datetime) -> str:
@@ -78,12 +100,18 @@ def stored_instant(instant: datetime) -> str:
     return instant.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
+def instant_from(stored: object) -> datetime:
+    """The instant that a database gave back, as text or as its own type."""
+    read = stored if isinstance(stored, datetime) else datetime.fromisoformat(str(stored))
+    return read.replace(tzinfo=UTC)
+
+
 def split_money(amount: Decimal) -> tuple[int, int] | None:
-    """Whole dollars, rounded down, and the picodollars above them; None when two 64-bit columns cannot hold it."""
+    """Whole dollars, rounded down, and the picodollars above them; None when two columns cannot hold it."""
     numerator, denominator = amount.as_integer_ratio()
     picodollars, finer = divmod(numerator * PICODOLLARS_PER_DOLLAR, denominator)
     dollars, picodollars = divmod(picodollars, PICODOLLARS_PER_DOLLAR)
-    return None if finer or abs(dollars) > _LARGEST else (dollars, picodollars)
+    return None if finer or abs(dollars) > LARGEST else (dollars, picodollars)
 
 
 def join_money(picodollars: int) -> Decimal:
@@ -91,50 +119,7 @@ def join_money(picodollars: int) -> Decimal:
     return Decimal((int(picodollars < 0), tuple(map(int, str(abs(picodollars)))), -12))
 
 
-def receipt_document(receipt: Receipt) -> str:
-    """The receipt as JSON text. Raises LedgerError when it could not be read back."""
-    text = _dump(receipt)
-    receipt_from(text)  # one receipt that nobody can read would spoil every list that it is in
-    return text
-
-
-def request_document(request: Request) -> str:
-    """The request as JSON text. Raises LedgerError when it could not be read back."""
-    text = _dump(request)
-    request_from(text)
-    return text
-
-
-def receipt_from(document: str) -> Receipt:
-    """The receipt that `document` was made from. Raises LedgerError when it is not one."""
-    return _load(document, Receipt)
-
-
-def request_from(document: str) -> Request:
-    """The request that `document` was made from. Raises LedgerError when it is not one."""
-    return _load(document, Request)
-
-
 def cost_from(document: str) -> Decimal:
     """The total of the receipt's cost, as it stands in the document."""
-    cost = receipt_from(document).cost
+    cost = record_from(document, Receipt).cost
     return Decimal(0) if cost is None else cost.total
-
-
-def _dump(record: Receipt | Request) -> str:
-    # The standard library's codec, both ways: integers may have any length, and a float may be infinite.
-    try:
-        return json.dumps(to_json(record), separators=(",", ":"))
-    except (TypeError, ValueError) as error:
-        raise LedgerError(f"{record.id} cannot be written as JSON: {error}") from error
-
-
-def _load(document: str, kind: type[_Record]) -> _Record:
-    try:
-        return msgspec.convert(json.loads(document), kind, str_keys=True)
-    except (ValueError, OverflowError, msgspec.ValidationError) as error:
-        named = re.search(r'"id":"([^"]{1,80})"', document)
-        raise LedgerError(
-            f"{kind.__name__.lower()} {named[1] if named else '?'} cannot be read: {error}",
-            hint="a newer Taximeter may have written it",
-        ) from error

@@ -17,14 +17,14 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
-from taximeter.ledger.columns import NUMBER_COLUMNS
+from taximeter.ledger.columns import GROUP_COUNTS, HOUR_COUNTS, NUMBER_COLUMNS
 from taximeter.ledger.rows import stored_text
 
 
 class AnyText(sa.TypeDecorator[str]):
-    """Text from strangers, as `stored_text` has it."""
+    """Text from strangers, as `stored_text` has it. It sorts by its code points."""
 
-    impl = sa.Text
+    impl = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:  # noqa: ARG002 - theirs
@@ -47,6 +47,9 @@ class UtcDateTime(sa.TypeDecorator[datetime]):
     def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002 - theirs
         return None if value is None else value.replace(tzinfo=UTC)
 
+
+Sum = sa.BigInteger().with_variant(sa.Numeric(40, 0), "postgresql")
+"""What Postgres does not let grow past 64 bits as one type, it does as another."""
 
 metadata = sa.MetaData()
 
@@ -113,6 +116,56 @@ in_flight = sa.Table(
     sa.Column("received_at", UtcDateTime, nullable=False),
     sa.Column("document", sa.Text, nullable=False),
     sa.Index("in_flight_by_writer", "writer_id"),
+)
+
+usage_by_hour = sa.Table(
+    "usage_by_hour",
+    metadata,
+    sa.Column("hour", UtcDateTime, primary_key=True),
+    sa.Column("model", AnyText, primary_key=True),
+    sa.Column("served_by", AnyText, primary_key=True),
+    sa.Column("outcome", AnyText, primary_key=True),
+    *(sa.Column(name, Sum, nullable=False) for name in (*HOUR_COUNTS, "cost_dollars")),
+    sa.Column("cost_picodollars", sa.BigInteger, nullable=False),
+)
+
+group_totals = sa.Table(
+    "group_totals",
+    metadata,
+    sa.Column("kind", AnyText, primary_key=True),
+    sa.Column("name", AnyText, primary_key=True),
+    *(sa.Column(name, Sum, nullable=False) for name in (*GROUP_COUNTS, "cost_dollars")),
+    sa.Column("cost_picodollars", sa.BigInteger, nullable=False),
+    sa.Column("first_at", UtcDateTime),
+    sa.Column("last_at", UtcDateTime),
+    sa.Index("group_totals_by_time", "kind", "last_at", "name"),
+)
+
+members = sa.Table(
+    "members",
+    metadata,
+    sa.Column("kind", AnyText, primary_key=True),
+    sa.Column("name", AnyText, primary_key=True),
+    sa.Column("closed_at", UtcDateTime, primary_key=True),
+    sa.Column("receipt_id", AnyText, sa.ForeignKey("receipts.id"), primary_key=True),
+)
+
+task_ends = sa.Table(
+    "task_ends",
+    metadata,
+    sa.Column("name", AnyText, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("finished_at", UtcDateTime, nullable=False),
+    sa.Column("succeeded", sa.Boolean, nullable=False),
+    sa.Column("document", sa.Text, nullable=False),
+)
+
+losses = sa.Table(
+    "losses",
+    metadata,
+    sa.Column("writer_id", AnyText, primary_key=True),
+    sa.Column("told_at", UtcDateTime, nullable=False),
+    sa.Column("receipts", sa.BigInteger, nullable=False),
 )
 
 # A view in the database: the receipts that no other one corrects. Apart from `metadata`, which makes tables.

@@ -1,26 +1,33 @@
-"""What is written together: a request taken up, a receipt with its document, an interruption.
+"""What is written together: a request taken up, a receipt with its document and its place in the sums, a task's end,
+an interruption.
 
 Owns: every INSERT and DELETE of the ledger, and the sentence for each one that is refused. Refuses to know: threads,
 files and commits. Each function works inside the caller's transaction.
 
-In plain SQL, on the standard library's connection: before its first answer a server writes, and asks nothing.
+In plain SQL: before its first answer a server writes, and asks nothing.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-import sqlite3
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import ClassVar
 
 from taximeter.errors import LedgerError
 from taximeter.ledger import rows
-from taximeter.records import Outcome, Receipt, Request
+from taximeter.ledger.columns import NOTE_COLUMNS, RECEIPT_COLUMNS, TASK_END_COLUMNS
+from taximeter.ledger.database import Refused, Session
+from taximeter.ledger.documents import document, record_from
+from taximeter.ledger.rollups import Rollup, groups_of
+from taximeter.records import Outcome, Receipt, Request, Task
 
 _log = logging.getLogger(__name__)
 
 _PROCESS_ENDED = "the process ended before the answer did"
+_LATE = "_late"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +35,12 @@ class NewRequest:
     """A request ready to be noted as in flight."""
 
     row: rows.Row
+    durable: ClassVar[bool] = False  # past a power cut its client is gone, and so is its answer
+    is_receipt: ClassVar[bool] = False
 
     @classmethod
     def of(cls, request: Request, receipt_id: str, writer_id: str) -> NewRequest:
-        return cls(rows.request_row(request, receipt_id, writer_id))
+        return cls(rows.request_row(request, receipt_id, writer_id, document(request)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,106 +49,250 @@ class NewReceipt:
 
     row: rows.Row
     document: str
+    labels: Mapping[str, str]
+    durable: ClassVar[bool] = True
+    is_receipt: ClassVar[bool] = True
 
     @classmethod
     def of(cls, receipt: Receipt) -> NewReceipt:
-        return cls(rows.receipt_row(receipt), rows.receipt_document(receipt))
+        return cls(rows.receipt_row(receipt), document(receipt), receipt.request.labels)
+
+    @property
+    def id(self) -> object:
+        return self.row[0]
+
+    @property
+    def request_id(self) -> object:
+        return self.row[1]
+
+    @property
+    def supersedes(self) -> object:
+        return self.row[2]
 
 
-Entry = NewRequest | NewReceipt
+@dataclass(frozen=True, slots=True)
+class TaskEnd:
+    """That somebody said how a task ended."""
+
+    finished_at: str
+    task: Task
+    document: str
+    durable: ClassVar[bool] = True
+    is_receipt: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls, task: Task) -> TaskEnd:
+        if task.finished_at is None:
+            raise ValueError(f"task {task.name} has not ended")
+        return cls(rows.stored_instant(task.finished_at), task, document(task))
 
 
-def write(connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
-    """All of `entries`, in as few statements as there are tables. Raises sqlite3.IntegrityError when one is refused."""
-    begun = [entry.row for entry in entries if isinstance(entry, NewRequest)]
+Entry = NewRequest | NewReceipt | TaskEnd
+
+
+def packed(entry: Entry) -> str:
+    """The entry as one line of text, for `unpacked`. It has no line break in it."""
+    match entry:
+        case NewRequest((_, receipt_id, writer_id, _, text)):
+            return f"B {json.dumps([receipt_id, writer_id])}\t{text}"
+        case NewReceipt():
+            return f"R \t{entry.document}"
+        case TaskEnd():
+            return f"T \t{entry.document}"
+        case _:
+            raise TypeError(type(entry))
+
+
+def unpacked(line: str) -> Entry:
+    """The entry that `line` was made from. Raises LedgerError for what this version does not know."""
+    kind, _, rest = line.partition(" ")
+    head, _, text = rest.partition("\t")
+    match kind:
+        case "B":
+            receipt_id, writer_id = json.loads(head)
+            return NewRequest(rows.request_row(record_from(text, Request), receipt_id, writer_id, text))
+        case "R":
+            receipt = record_from(text, Receipt)
+            return NewReceipt(rows.receipt_row(receipt), text, receipt.request.labels)
+        case "T":
+            return TaskEnd.of(record_from(text, Task))
+        case _:
+            raise LedgerError(f"an entry of kind {kind[:8]!r} cannot be read", hint="a newer Taximeter wrote it")
+
+
+def write(session: Session, entries: Sequence[Entry]) -> None:
+    """All of `entries`, in as few statements as there are tables. Raises Refused when one is refused."""
+    session.tell(_INSERT_NOTE, [entry.row for entry in entries if isinstance(entry, NewRequest)])
     ended = [entry for entry in entries if isinstance(entry, NewReceipt)]
-    _insert(connection, "in_flight", begun)
-    _insert(connection, "receipts", [entry.row for entry in ended])
-    _insert(connection, "documents", [{"receipt_id": entry.row["id"], "document": entry.document} for entry in ended])
-    connection.executemany(
-        "DELETE FROM in_flight WHERE request_id = ?", [(entry.row["request_id"],) for entry in ended]
+    if ended:
+        session.tell(_INSERT_RECEIPT, [entry.row for entry in ended])
+        session.tell(_INSERT_DOCUMENT, [(entry.id, entry.document) for entry in ended])
+        session.tell("DELETE FROM in_flight WHERE request_id = ?", [(entry.request_id,) for entry in ended])
+        rollup = Rollup()
+        for entry in ended:
+            rollup.add(entry.row, groups_of(entry.row, entry.labels))
+            if entry.supersedes is not None:
+                corrected = session.ask(_CORRECTED, entry.supersedes)[0]
+                labels = record_from(corrected[-1], Receipt).request.labels
+                rollup.take(corrected[:-1], groups_of(corrected[:-1], labels))
+        rollup.write(session)
+    for entry in entries:
+        if isinstance(entry, TaskEnd):
+            _write_task_end(session, entry)
+
+
+def _inserting(table: str, names: Sequence[str]) -> str:
+    """Table and columns are our own words, never a stranger's."""
+    return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608 - see above
+
+
+_INSERT_RECEIPT = _inserting("receipts", RECEIPT_COLUMNS)
+_INSERT_DOCUMENT = _inserting("documents", ("receipt_id", "document"))
+_INSERT_NOTE = _inserting("in_flight", NOTE_COLUMNS)
+_INSERT_TASK_END = _inserting("task_ends", TASK_END_COLUMNS)
+_CORRECTED = (
+    f"SELECT {', '.join(RECEIPT_COLUMNS)}, document FROM receipts"  # noqa: S608 - as above
+    " JOIN documents ON documents.receipt_id = receipts.id WHERE receipts.id = ?"
+)
+
+
+def write_one(session: Session, entry: Entry) -> None:
+    """One entry, undone when it fails. Writing again what is there already is no error. Raises LedgerError when the
+    ledger's own rules refuse it."""
+    if _is_there(session, entry):
+        return
+    try:
+        with session.savepoint():
+            write(session, [entry])
+    except Refused as refused:
+        late = _late(session, entry) if isinstance(entry, NewReceipt) else None
+        if late is not None:
+            write_one(session, late)
+            return
+        said = _refusal(session, entry)
+        if said is None:  # no rule of the ledger's
+            raise
+        raise LedgerError(said, hint="a correction names what it `supersedes`") from refused
+
+
+def _is_there(session: Session, entry: Entry) -> bool:
+    match entry:
+        case NewRequest((request_id, _, writer_id, _, text)):
+            there = "SELECT document FROM in_flight WHERE request_id = ? AND writer_id = ?"
+            return _scalar(session, there, request_id, writer_id) == text
+        case NewReceipt():
+            there = _document(session, entry.id)
+            return there is not None and (there == entry.document or _says_the_same(there, entry.document))
+        case _:
+            return False  # see `_write_task_end`
+
+
+def _says_the_same(one: str, other: str) -> bool:
+    """Whether two texts, of two versions perhaps, are of equal receipts."""
+    try:
+        return record_from(one, Receipt) == record_from(other, Receipt)
+    except LedgerError:
+        return False
+
+
+def _late(session: Session, entry: NewReceipt) -> NewReceipt | None:
+    """The receipt as a correction of the one that was written in its place, by somebody who took us for dead; None when
+    none was."""
+    there = _document(session, entry.id)
+    if there is None or entry.supersedes is not None:
+        return None
+    instead = record_from(there, Receipt)
+    if instead.outcome is not Outcome.INTERRUPTED or instead.unmeasured_reason != _PROCESS_ENDED:
+        return None
+    receipt = record_from(entry.document, Receipt)
+    return NewReceipt.of(replace(receipt, id=f"{receipt.id}{_LATE}", supersedes=receipt.id))
+
+
+def _refusal(session: Session, entry: Entry) -> str | None:
+    """Which rule of the ledger's `entry` breaks, None when it is none."""
+    match entry:
+        case NewRequest((request_id, *_)):
+            return f"request {request_id} is in flight already, with other contents or in another process"
+        case NewReceipt():
+            return _refused_receipt(session, entry)
+        case _:
+            return None
+
+
+def _refused_receipt(session: Session, entry: NewReceipt) -> str | None:
+    if _scalar(session, "SELECT id FROM receipts WHERE id = ?", entry.id):
+        return f"there is a receipt {entry.id} already, and it says something else"
+    if entry.supersedes is None:
+        first = _first_receipt(session, entry.request_id)
+        return None if first is None else f"request {entry.request_id} has a receipt already: {first}"
+    corrected = _scalar(session, "SELECT request_id FROM receipts WHERE id = ?", entry.supersedes)
+    if corrected != entry.request_id:
+        return f"{entry.id} supersedes {entry.supersedes}, which is no receipt of the same request"
+    correction = _scalar(session, "SELECT id FROM receipts WHERE supersedes = ?", entry.supersedes)
+    return None if correction is None else f"{entry.supersedes} is corrected already, by {correction}"
+
+
+def _first_receipt(session: Session, request_id: object) -> object:
+    return _scalar(session, "SELECT id FROM receipts WHERE request_id = ?", request_id)
+
+
+def _document(session: Session, receipt_id: object) -> str | None:
+    found = _scalar(session, "SELECT document FROM documents WHERE receipt_id = ?", receipt_id)
+    return None if found is None else str(found)
+
+
+def _scalar(session: Session, question: str, *values: object) -> object:
+    """The first column of the first row, None where there is no row."""
+    found = session.ask(question, *values)
+    return found[0][0] if found else None
+
+
+def _write_task_end(session: Session, entry: TaskEnd) -> None:
+    """What was said before stays. The same word again is no news, and neither is one that comes twice because nobody
+    knew whether it had been written."""
+    name, succeeded = rows.stored_name(entry.task.name), entry.task.succeeded
+    said = session.ask("SELECT number, succeeded, document FROM task_ends WHERE name = ? ORDER BY number", name)
+    if any(text == entry.document for _, _, text in said) or (said and bool(said[-1][1]) == succeeded):
+        return
+    number = said[-1][0] + 1 if said else 1
+    session.tell(_INSERT_TASK_END, [(name, number, entry.finished_at, succeeded, entry.document)])
+
+
+def tell_loss(session: Session, writer_id: str, receipts: int, at: datetime) -> None:
+    """That `writer_id` lost so many receipts, as it counted them itself."""
+    session.tell(
+        "INSERT INTO losses (writer_id, told_at, receipts) VALUES (?, ?, ?)"
+        " ON CONFLICT (writer_id) DO UPDATE SET receipts = excluded.receipts",
+        [(writer_id, rows.stored_instant(at), receipts)],
     )
 
 
-def _insert(connection: sqlite3.Connection, table: str, new: Sequence[rows.Row]) -> None:
-    """Rows of one table, all with the same columns. Table and columns are our own words, never a stranger's."""
-    if new:
-        names = ", ".join(new[0])
-        places = ", ".join(f":{name}" for name in new[0])
-        connection.executemany(f"INSERT INTO {table} ({names}) VALUES ({places})", new)  # noqa: S608 - see above
+def losses(session: Session) -> int:
+    """All receipts that were lost by processes that have ended."""
+    return int(session.ask("SELECT coalesce(sum(receipts), 0) FROM losses")[0][0])
 
 
-def write_one(connection: sqlite3.Connection, entry: Entry) -> None:
-    """One entry, undone when it fails. Writing again what is there already is no error. Raises LedgerError when the
-    ledger's own rules refuse it."""
-    if _is_there(connection, entry):
-        return
-    connection.execute("SAVEPOINT entry")
-    try:
-        write(connection, [entry])
-    except sqlite3.IntegrityError as error:
-        connection.execute("ROLLBACK TO entry")
-        raise LedgerError(_refusal(connection, entry.row), hint="a correction names what it `supersedes`") from error
-    finally:
-        if connection.in_transaction:  # a full disk ends all of it by itself
-            connection.execute("RELEASE entry")
-
-
-def _is_there(connection: sqlite3.Connection, entry: Entry) -> bool:
-    match entry:
-        case NewRequest(row):
-            there = "SELECT document FROM in_flight WHERE request_id = ? AND writer_id = ?"
-            return _scalar(connection, there, row["request_id"], row["writer_id"]) == row["document"]
-        case NewReceipt(row, document):
-            return _scalar(connection, "SELECT document FROM documents WHERE receipt_id = ?", row["id"]) == document
-
-
-def _refusal(connection: sqlite3.Connection, row: rows.Row) -> str:
-    """Why the database would not have `row`."""
-    if "id" not in row:
-        return f"request {row['request_id']} is in flight already, with other contents or in another process"
-    if _scalar(connection, "SELECT id FROM receipts WHERE id = ?", row["id"]):
-        return f"there is a receipt {row['id']} already, and it says something else"
-    if row["supersedes"] is None:
-        return f"request {row['request_id']} has a receipt already: {_first_receipt(connection, row['request_id'])}"
-    corrected = _scalar(connection, "SELECT request_id FROM receipts WHERE id = ?", row["supersedes"])
-    if corrected != row["request_id"]:
-        return f"{row['id']} supersedes {row['supersedes']}, which is no receipt of the same request"
-    correction = _scalar(connection, "SELECT id FROM receipts WHERE supersedes = ?", row["supersedes"])
-    return f"{row['supersedes']} is corrected already, by {correction}"
-
-
-def _first_receipt(connection: sqlite3.Connection, request_id: object) -> object:
-    return _scalar(connection, "SELECT id FROM receipts WHERE request_id = ?", request_id)
-
-
-def _scalar(connection: sqlite3.Connection, question: str, *values: object) -> object:
-    """The first column of the first row, None where there is no row."""
-    found: tuple[object, ...] | None = connection.execute(question, values).fetchone()
-    return None if found is None else found[0]
-
-
-def writers_with_notes(connection: sqlite3.Connection) -> set[str]:
+def writers_with_notes(session: Session) -> set[str]:
     """Everybody, living or dead, who left a request in flight."""
-    return {writer_id for (writer_id,) in connection.execute("SELECT DISTINCT writer_id FROM in_flight")}
+    return {writer_id for (writer_id,) in session.ask("SELECT DISTINCT writer_id FROM in_flight")}
 
 
-def interrupt(connection: sqlite3.Connection, writer_id: str, at: datetime) -> None:
+def interrupt(session: Session, writer_id: str, at: datetime) -> None:
     """Close what `writer_id` left in flight: each request gets a receipt that says so.
 
     A note that this version cannot read stays, for one that can.
     """
     left = "SELECT request_id, receipt_id, document FROM in_flight WHERE writer_id = ?"
-    for request_id, receipt_id, document in connection.execute(left, (writer_id,)).fetchall():
-        if _first_receipt(connection, request_id) is not None:
-            connection.execute("DELETE FROM in_flight WHERE request_id = ?", (request_id,))
+    for request_id, receipt_id, text in session.ask(left, writer_id):
+        if _first_receipt(session, request_id) is not None:
+            session.tell("DELETE FROM in_flight WHERE request_id = ?", [(request_id,)])
             continue
         try:
-            request = rows.request_from(document)
+            request = record_from(text, Request)
         except LedgerError as error:
             _log.warning("left in flight: %s", error)
             continue
-        write(connection, [NewReceipt.of(_interrupted(request, receipt_id, at))])
+        write(session, [NewReceipt.of(_interrupted(request, receipt_id, at))])
 
 
 def _interrupted(request: Request, receipt_id: str, at: datetime) -> Receipt:

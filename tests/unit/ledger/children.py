@@ -1,4 +1,4 @@
-"""Other processes with the same ledger open: `python -m tests.unit.ledger.children NAME LEDGER`.
+"""Other processes with the same ledger open: `python -m tests.unit.ledger.children NAME LEDGER SPOOL`.
 
 They say on stdout, a line at a time, what has happened, and never end by themselves: their parent kills them.
 """
@@ -19,10 +19,10 @@ from tests.unit.ledger.records import a_receipt, a_request
 
 
 @contextmanager
-def child(name: str, ledger: Path) -> Generator[subprocess.Popen[str]]:
+def child(name: str, ledger: Path | str, spool: Path | None = None) -> Generator[subprocess.Popen[str]]:
     """The child `name`, running; killed at the end if it is not dead by then."""
     process = subprocess.Popen(
-        [sys.executable, "-m", __name__, name, str(ledger)],
+        [sys.executable, "-m", __name__, name, str(ledger), str(spool or ".")],
         cwd=Path(__file__).parents[3],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -82,11 +82,11 @@ def _write(ledger: Ledger) -> None:
         threading.Thread(target=work).start()
 
 
-def _main(name: str, path: str) -> None:
+def _main(name: str, url: str, spool: str) -> None:
     _say("up")
     if name == "open":  # all at once, when the parent says so
         sys.stdin.readline()
-    ledger = Ledger.open(path)
+    ledger = Ledger.open(url, spool=Path(spool), patience_s=0.05)
     match name:
         case "open":
             ledger.append(a_receipt()).result()

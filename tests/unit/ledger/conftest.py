@@ -1,13 +1,18 @@
-"""A ledger in a folder of its own."""
+"""Ledgers in a folder of their own: in a file, and in a real Postgres where there is one."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 
 from taximeter.ledger import Ledger
+from taximeter.ledger.database import Session
+from tests import postgres_server
+from tests.postgres_server import Server
+
+Open = Callable[..., Ledger]
 
 
 @pytest.fixture
@@ -15,9 +20,38 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "ledger.db"
 
 
+@pytest.fixture(scope="session")
+def postgres() -> Generator[Server]:
+    """One server for all tests; each has a database of its own."""
+    if postgres_server.binaries() is None:
+        pytest.skip(postgres_server.WHY_NOT)
+    with postgres_server.server() as running:
+        yield running
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, path: Path) -> str:
+    """Where to keep a ledger, of each kind."""
+    return str(path) if request.param == "sqlite" else request.getfixturevalue("postgres").new_database()
+
+
 @pytest.fixture
-def ledger(path: Path) -> Generator[Ledger]:
-    with Ledger.open(str(path)) as opened:
+def reopen(url: str, tmp_path: Path) -> Open:
+    """Opens the ledger at `url`, as often as one likes."""
+    return lambda **options: Ledger.open(url, spool=tmp_path / "spool", **options)
+
+
+@pytest.fixture
+def stranger(ledger: Ledger) -> Generator[Session]:
+    """Somebody else's session with the ledger's database. A transaction of it keeps all others from writing."""
+    session = ledger._database.session(patience_s=None)
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def ledger(reopen: Open) -> Generator[Ledger]:
+    with reopen() as opened:
         yield opened
 
 
@@ -25,4 +59,14 @@ def ledger(path: Path) -> Generator[Ledger]:
 def shared_ledger() -> Generator[Ledger]:
     """One for many examples of one property, which must not mind what is in it already."""
     with Ledger.open("sqlite://") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def shared_ledger_of_each(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Ledger]:
+    """The same, of each kind."""
+    url = "sqlite://" if request.param == "sqlite" else request.getfixturevalue("postgres").new_database()
+    with Ledger.open(url, spool=tmp_path_factory.mktemp("spool")) as opened:
         yield opened

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import traceback
 from pathlib import Path
 
 import pytest
 
-from taximeter.errors import ConfigError, LedgerError
+from taximeter.errors import ConfigError, LedgerError, TaximeterError
 from taximeter.ledger import Ledger
-from taximeter.ledger.database import ledger_path
+from taximeter.ledger.database import database_at
 from tests.unit.ledger.records import a_receipt
 
 
@@ -25,7 +27,10 @@ def test_a_relative_path_starts_here(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     expected = tmp_path.resolve() / "a.db"
-    assert [ledger_path(url) for url in ("sqlite:///a.db", "a.db", "sqlite:///~/a.db", "~/a.db")] == [expected] * 4
+    for url in ("sqlite:///a.db", "a.db", "sqlite:///~/a.db", "~/a.db"):
+        database = database_at(url, spool=None)
+        assert database is not None
+        assert database.name == str(expected)
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", ":memory:"])
@@ -35,7 +40,7 @@ def test_a_ledger_that_nobody_keeps(url: str) -> None:
     with Ledger.open(url) as ledger:
         ledger.append(receipt).result()
         assert ledger.latest() == receipt
-        folder = ledger._path.parent
+        folder = ledger._database.folder.parent
     assert not folder.exists()
     with Ledger.open(url) as ledger:
         assert ledger.latest() is None
@@ -44,8 +49,6 @@ def test_a_ledger_that_nobody_keeps(url: str) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "postgresql://me:secret@host/db",
-        "postgresql+psycopg://me:secret@host/db",
         "mysql://secret",
         "sqlite://secret/ledger.db",
         "sqlite:///ledger.db?mode=secret",
@@ -58,6 +61,40 @@ def test_another_kind_of_url_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(ConfigError, match="sqlite:///path") as raised:
         Ledger.open(url)
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:secret@127.0.0.1:1/db",  # nobody listens there
+        "postgres://me:secret@127.0.0.1:1/db",
+        "postgresql+psycopg://me:sec%72et@127.0.0.1:1/db",
+        "postgresql://me@127.0.0.1:1/db?password=secret",
+        "postgresql://me:a@b:secret/db",  # passwords that should have been quoted
+        "postgresql://me:12/secret@host/db",
+        "postgresql://me@host/db?nonsense=secret",
+    ],
+)
+def test_no_error_repeats_a_password(url: str, tmp_path: Path) -> None:
+    """Whatever is wrong with the server or with its URL, and however the driver puts it."""
+    with pytest.raises(TaximeterError) as raised:
+        Ledger.open(url, spool=tmp_path)
+    told = "".join(traceback.format_exception(raised.value))
+    assert "secret" not in told.replace(url, "")
+
+
+def test_a_missing_driver_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Who keeps a file need not have it, and who wants Postgres is told the line."""
+    monkeypatch.delitem(sys.modules, "taximeter.ledger.postgres", raising=False)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(ConfigError, match=r"pip install 'taximeter\[postgres\]'"):
+        Ledger.open("postgresql://host/db", spool=tmp_path)
+
+
+def test_postgres_needs_a_folder_for_what_it_cannot_take() -> None:
+    """Nobody is left to find out at the first outage."""
+    with pytest.raises(ConfigError, match="spool=folder"):
+        Ledger.open("postgresql://host/db")
 
 
 def test_a_file_that_is_no_database_is_refused_and_kept(path: Path) -> None:

@@ -7,12 +7,15 @@ import sqlite3
 from decimal import Decimal
 from pathlib import Path
 
+import pytest
+
 from taximeter.ledger import Ledger, schema
 from tests.unit.ledger.records import a_receipt
 
 PAGE = (Path(__file__).parents[3] / "docs" / "ledger.md").read_text("utf-8")
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_every_question_on_the_page_can_be_asked(ledger: Ledger, path: Path) -> None:
     """Each SQL block runs as it stands, and finds the receipt."""
     ledger.append(a_receipt(dollars=Decimal("-0.25"))).result()

@@ -10,56 +10,60 @@ import pytest
 
 from taximeter.clock import FakeClock
 from taximeter.errors import LedgerError
-from taximeter.ledger import Ledger, database, liveness
+from taximeter.ledger import Ledger, liveness, sqlite
 from taximeter.records import Outcome
 from tests.unit.ledger.children import child
+from tests.unit.ledger.conftest import Open
 from tests.unit.ledger.records import NOON, a_receipt, a_request
 
 
-def test_the_living_keep_what_they_began_and_the_dead_are_cleared_up_after(path: Path) -> None:
+def test_the_living_keep_what_they_began_and_the_dead_are_cleared_up_after(
+    url: str, reopen: Open, tmp_path: Path
+) -> None:
     """A request in flight elsewhere is left alone while its process lives, by whoever opens the ledger; once that
     process is dead the next opening writes its receipt, once, and removes its lock."""
-    with child("hold", path) as holder:
+    with child("hold", url, tmp_path / "spool") as holder:
         assert holder.stdout is not None
         request_id = [holder.stdout.readline(), holder.stdout.readline()][1].strip()
-        with Ledger.open(str(path)) as ledger, Ledger.open(str(path)) as again:
+        with reopen() as ledger, reopen() as again:
             assert ledger.receipts() == again.receipts() == []
         holder.kill()
         holder.wait()
     clock = FakeClock(NOON + timedelta(days=1))
-    with Ledger.open(str(path), clock=clock) as ledger:
+    with reopen(clock=clock) as ledger:
+        folder = ledger._database.folder
         (receipt,) = ledger.receipts()
     assert receipt.request.id == request_id
     assert receipt.outcome is Outcome.INTERRUPTED
     assert receipt.closed_at == clock.utc_now()
     assert receipt.unmeasured_reason == receipt.uncosted_reason == "the process ended before the answer did"
     assert receipt.timing is receipt.usage is receipt.cost is None
-    assert [file.name for file in path.with_name("ledger.db-writers").iterdir()] == ["opening.lock"]
-    with Ledger.open(str(path)) as ledger:
+    assert [file.name for file in folder.iterdir()] == ["opening.lock"]
+    with reopen() as ledger:
         assert ledger.receipts() == [receipt]
 
 
-def test_the_end_of_a_forked_child_is_not_its_parents(path: Path) -> None:
+def test_the_end_of_a_forked_child_is_not_its_parents(url: str, reopen: Open, tmp_path: Path) -> None:
     """A child has the ledger open too, and lets go of nothing: what its parent began is in flight still."""
-    with child("fork", path) as parent:
+    with child("fork", url, tmp_path / "spool") as parent:
         assert parent.stdout is not None
         lines = [parent.stdout.readline().strip() for _ in range(3)]
         assert lines[2] == "forked"
-        with Ledger.open(str(path)) as ledger:
+        with reopen() as ledger:
             assert ledger.receipts() == []
 
 
-def test_a_forked_child_does_not_keep_its_dead_parent_alive(path: Path) -> None:
+def test_a_forked_child_does_not_keep_its_dead_parent_alive(url: str, reopen: Open, tmp_path: Path) -> None:
     """Locks belong to the process that took them, though a child inherits what they are made of."""
-    with child("outlive", path) as parent:
+    with child("outlive", url, tmp_path / "spool") as parent:
         assert parent.stdout is not None
         lines = [parent.stdout.readline().strip() for _ in range(3)]
         assert lines[2] == "forked"
-        with Ledger.open(str(path)) as ledger:
+        with reopen() as ledger:
             assert ledger.receipts() == []
         parent.kill()
         parent.wait()
-        with Ledger.open(str(path)) as ledger:
+        with reopen() as ledger:
             assert [receipt.request.id for receipt in ledger.receipts()] == [lines[1]]
 
 
@@ -67,20 +71,21 @@ def test_who_opens_waits_while_another_does_but_not_for_ever(path: Path, monkeyp
     """The lock of somebody else's opening is waited for, and given up on with a hint where to look."""
     Ledger.open(str(path)).close()
     monkeypatch.setattr(liveness, "_PATIENCE_S", 0.0)
-    with liveness.WriterLocks(path).opening(), pytest.raises(LedgerError, match="has been opening the ledger"):
+    locks = liveness.WriterLocks(path.with_name("ledger.db-writers"))
+    with locks.opening(), pytest.raises(LedgerError, match="has been opening the ledger"):
         Ledger.open(str(path))
     Ledger.open(str(path)).close()
 
 
-def test_a_ledger_closed_with_requests_in_flight_interrupts_them_next_time(path: Path) -> None:
+def test_a_ledger_closed_with_requests_in_flight_interrupts_them_next_time(reopen: Open) -> None:
     """Closing in order is an end too; and a request whose receipt is there is not interrupted for a stray note."""
     request, answered = a_request(), a_request()
     receipt = a_receipt(answered)
-    with Ledger.open(str(path)) as ledger:
+    with reopen() as ledger:
         ledger.begin(request, f"rcpt_of_{request.id}").result()
         ledger.append(receipt).result()
         ledger.begin(answered, f"rcpt_of_{answered.id}").result()
-    with Ledger.open(str(path)) as ledger:
+    with reopen() as ledger:
         assert ledger.receipt(answered.id) == receipt
         interrupted = ledger.receipt(request.id)
         assert interrupted is not None
@@ -112,18 +117,20 @@ def test_a_file_is_touched_only_while_nobody_else_opens_it(path: Path, monkeypat
     """Two that make a new file's log at the same moment would be told by SQLite that it is locked, however patient."""
     taken: list[bool] = []
 
-    def watched(path: Path, *, busy_timeout_s: float, writes: bool) -> sqlite3.Connection:
+    def watched(path: Path, *, patience_s: float, writes: bool) -> sqlite3.Connection:
         taken.append(liveness.WriterLock(path.with_name("ledger.db-writers") / "opening.lock").take())
-        return database.connect(path, busy_timeout_s=busy_timeout_s, writes=writes)
+        return connect(path, patience_s=patience_s, writes=writes)
 
-    monkeypatch.setattr("taximeter.ledger.ledger.connect", watched)
+    connect = sqlite.connect
+    monkeypatch.setattr(sqlite, "connect", watched)
     Ledger.open(str(path)).close()
     assert taken == [False]
 
 
-def test_processes_that_open_at_once_make_one_ledger(path: Path) -> None:
-    """Three processes find no file, and all of them can write to the one that appears."""
-    with child("open", path) as one, child("open", path) as two, child("open", path) as three:
+def test_processes_that_open_at_once_make_one_ledger(url: str, reopen: Open, tmp_path: Path) -> None:
+    """Three processes find no tables, and all of them can write to the one that appears."""
+    spool = tmp_path / "spool"
+    with child("open", url, spool) as one, child("open", url, spool) as two, child("open", url, spool) as three:
         children = (one, two, three)
         for process in children:
             assert process.stdout is not None
@@ -135,5 +142,5 @@ def test_processes_that_open_at_once_make_one_ledger(path: Path) -> None:
         for process in children:
             assert process.stdout is not None
             assert process.stdout.readline() == "opened\n"
-        with Ledger.open(str(path)) as ledger:
+        with reopen() as ledger:
             assert len(ledger.receipts()) == 3

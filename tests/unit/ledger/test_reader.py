@@ -78,15 +78,14 @@ def test_an_empty_ledger_answers(ledger: Ledger) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.none() | st.integers(-(10**33), 10**33), max_size=8))
-def test_the_total_is_the_exact_sum(shared_ledger: Ledger, counts: list[int | None]) -> None:
-    """To the last picodollar, with negative amounts, receipts without a cost, and amounts on both sides of 64 bits."""
-    before = shared_ledger.total_cost()
-    for future in [
-        shared_ledger.append(a_receipt(dollars=None if count is None else picodollars(count))) for count in counts
-    ]:
+def test_the_total_is_the_exact_sum(shared_ledger_of_each: Ledger, counts: list[int | None]) -> None:
+    """To the last picodollar, with negative amounts, none at all, and such as no sum of the tables takes."""
+    ledger = shared_ledger_of_each
+    before = ledger.total_cost()
+    for future in [ledger.append(a_receipt(dollars=None if count is None else picodollars(count))) for count in counts]:
         future.result()
     added = picodollars(sum(count or 0 for count in counts))
-    assert shared_ledger.total_cost() == exact_sum([before, added])
+    assert ledger.total_cost() == exact_sum([before, added])
 
 
 def test_a_total_past_64_bits_neither_wraps_nor_raises(ledger: Ledger) -> None:

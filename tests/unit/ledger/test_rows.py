@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -12,23 +10,25 @@ from hypothesis import strategies as st
 
 from taximeter.errors import LedgerError
 from taximeter.ledger import Ledger, rows
+from taximeter.ledger.database import Session
 from taximeter.records import Receipt, Usage
 from tests.unit.ledger.records import a_receipt, any_receipts, picodollars
 
 
 @settings(deadline=None)
 @given(receipt=any_receipts())
-def test_what_is_read_is_what_was_written(shared_ledger: Ledger, receipt: Receipt) -> None:
+def test_what_is_read_is_what_was_written(shared_ledger_of_each: Ledger, receipt: Receipt) -> None:
     """Any receipt the vocabulary allows comes back equal, field by field, also from numbers past 64 bits and text
     that no database takes."""
-    shared_ledger.append(receipt).result()
-    assert shared_ledger.receipt(receipt.id) == receipt
-    assert shared_ledger.receipt(receipt.request.id) == receipt
+    ledger = shared_ledger_of_each
+    ledger.append(receipt).result()
+    assert ledger.receipt(receipt.id) == receipt
+    assert ledger.receipt(receipt.request.id) == receipt
 
 
-@given(st.integers(-(2**63) * 10**12 + 10**12, 2**63 * 10**12 - 1))
+@given(st.integers(-rows.LARGEST * 10**12, rows.LARGEST * 10**12))
 def test_money_in_two_columns_is_exact(count: int) -> None:
-    """Dollars and picodollars hold every amount of 64-bit dollars, negative ones too, and give it back."""
+    """Dollars and picodollars hold every amount up to the largest, negative ones too, and give it back."""
     columns = rows.split_money(picodollars(count))
     assert columns is not None
     dollars, rest = columns
@@ -37,21 +37,21 @@ def test_money_in_two_columns_is_exact(count: int) -> None:
     assert rows.join_money(count) == picodollars(count)
 
 
-@pytest.mark.parametrize("amount", [Decimal(10) ** 30, -(Decimal(10) ** 30), Decimal("1e-13")])
+@pytest.mark.parametrize("amount", [Decimal(rows.LARGEST + 1), -(Decimal(10) ** 30), Decimal("1e-13")])
 def test_money_that_does_not_fit_is_not_squeezed(amount: Decimal) -> None:
-    """Past 64-bit dollars, or finer than a picodollar, the columns stay empty."""
+    """Past the largest, or finer than a picodollar, the columns stay empty."""
     assert rows.split_money(amount) is None
 
 
-def test_a_number_past_64_bits_is_null_in_its_column_and_whole_in_the_document(ledger: Ledger, path: Path) -> None:
+def test_a_number_past_the_largest_is_null_in_its_column_and_whole_in_the_document(
+    ledger: Ledger, stranger: Session
+) -> None:
     """10^25 tokens and 10^30 dollars neither crash nor wrap; the row says how many numbers it could not hold."""
     receipt = a_receipt(input_tokens=10**25, dollars=Decimal(10) ** 30)
     ledger.append(receipt).result()
     assert ledger.receipt(receipt.id) == receipt
-    with sqlite3.connect(path) as connection:
-        columns = "input_fresh_tokens, output_text_tokens, cost_dollars, cost_picodollars, off_scale"
-        assert connection.execute(f"SELECT {columns} FROM receipts").fetchall() == [(None, 10, None, None, 2)]
-    connection.close()
+    columns = "input_fresh_tokens, output_text_tokens, cost_dollars, cost_picodollars, off_scale"
+    assert stranger.ask(f"SELECT {columns} FROM receipts") == [(None, 10, None, None, 2)]
 
 
 def test_a_receipt_that_could_not_be_read_back_is_refused_alone(ledger: Ledger) -> None:

@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 from taximeter.errors import LedgerError
 from taximeter.ledger import Ledger, LedgerCounts, writer
+from taximeter.ledger.database import Session
+from tests.unit.ledger.conftest import Open
 from tests.unit.ledger.records import a_receipt, a_request
 
 WAIT_S = 30
 
 
-def in_flight(path: Path) -> list[str]:
-    connection = sqlite3.connect(path)
-    ids = [request_id for (request_id,) in connection.execute("SELECT request_id FROM in_flight")]
-    connection.close()
-    return ids
+def in_flight(session: Session) -> list[str]:
+    return [request_id for (request_id,) in session.ask("SELECT request_id FROM in_flight")]
 
 
-def test_a_request_is_in_flight_until_its_receipt_is_there(ledger: Ledger, path: Path) -> None:
+def test_a_request_is_in_flight_until_its_receipt_is_there(ledger: Ledger, stranger: Session) -> None:
     """The note and the receipt are never both missing and never both there."""
     request = a_request()
     ledger.begin(request, f"rcpt_of_{request.id}").result()
     ledger.begin(request, f"rcpt_of_{request.id}").result()
-    assert in_flight(path) == [request.id]
+    assert in_flight(stranger) == [request.id]
     ledger.append(a_receipt(request)).result()
-    assert in_flight(path) == []
+    assert in_flight(stranger) == []
     assert ledger.receipt(request.id) == ledger.latest()
 
 
@@ -68,76 +64,26 @@ def test_a_second_receipt_must_be_a_correction(ledger: Ledger) -> None:
     assert ledger.receipt(first.id) == first
 
 
-def test_one_bad_entry_does_not_fail_its_batch_mates(ledger: Ledger, path: Path) -> None:
+def test_one_bad_entry_does_not_fail_its_batch_mates(ledger: Ledger, stranger: Session) -> None:
     """While another process holds the database everything queues up, then goes into one transaction."""
-    stranger = sqlite3.connect(path, isolation_level=None)
-    stranger.execute("BEGIN IMMEDIATE")
     request = a_request()
     first, twin, good = a_receipt(request), a_receipt(request), a_receipt()
-    futures = [ledger.append(receipt) for receipt in (a_receipt(), first, twin, good)]
-    begun = [ledger.begin(request, f"rcpt_of_{request.id}") for request in (a_request(), a_request())]
-    assert ledger.counts().waiting == 4
-    stranger.execute("COMMIT")
-    stranger.close()
+    with stranger.transaction():
+        futures = [ledger.append(receipt) for receipt in (a_receipt(), first, twin, good)]
+        begun = [ledger.begin(request, f"rcpt_of_{request.id}") for request in (a_request(), a_request())]
+        assert ledger.counts().waiting == 4
     assert [future.exception(WAIT_S) is None for future in futures + begun] == [True, True, False, True, True, True]
     assert {receipt.id for receipt in ledger.receipts()} >= {first.id, good.id}
     assert ledger.counts() == LedgerCounts(accepted=4, written=3, lost=1)
 
 
-def test_a_database_locked_for_too_long_loses_the_receipt_and_says_so(path: Path) -> None:
-    """After the busy timeout the future carries the error; the ledger goes on with the next receipt."""
-    with Ledger.open(str(path), busy_timeout_s=0.05) as ledger:
-        stranger = sqlite3.connect(path, isolation_level=None)
-        stranger.execute("BEGIN IMMEDIATE")
-        with pytest.raises(LedgerError, match="locked"):
-            ledger.append(a_receipt()).result(WAIT_S)
-        stranger.execute("COMMIT")
-        stranger.close()
-        after = a_receipt()
-        ledger.append(after).result(WAIT_S)
-        assert ledger.receipts() == [after]
-        assert ledger.counts() == LedgerCounts(accepted=2, written=1, lost=1)
-
-
-@pytest.mark.parametrize(
-    ("pragma", "undo", "said"),
-    [
-        ("max_page_count = 1", "max_page_count = 1000000", "disk is full .*make room"),
-        ("query_only = ON", "query_only = OFF", "readonly .*must be writable"),
-    ],
-)
-def test_a_disk_that_takes_nothing_costs_receipts_but_not_the_process(
-    ledger: Ledger, path: Path, pragma: str, undo: str, said: str
-) -> None:
-    """A full or read-only disk fails each receipt with a LedgerError, counted; its request stays noted as in flight;
-    once the disk is well again so is the ledger."""
-    request = a_request()
-    ledger.begin(request, f"rcpt_of_{request.id}").result()
-
-    ledger._writer._connection.execute(f"PRAGMA {pragma}")
-    lost = [ledger.append(a_receipt(request if number == 0 else None)) for number in range(40)]
-    errors = [future.exception(WAIT_S) for future in lost]
-    assert any(errors)
-    with pytest.raises(LedgerError, match=said):
-        raise next(error for error in errors if error is not None)
-    ledger._writer._connection.execute(f"PRAGMA {undo}")
-    ledger.append(a_receipt()).result()
-    counts = ledger.counts()
-    assert counts.lost == sum(error is not None for error in errors)
-    assert counts.written == counts.accepted - counts.lost == len(ledger.receipts())
-    assert in_flight(path) == ([request.id] if errors[0] else [])
-
-
 def test_a_full_queue_refuses_instead_of_eating_memory(
-    ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, stranger: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the database is away only so much waits; what comes on top is lost, and counted."""
+    """While nothing is written only so much waits; what comes on top is lost, and counted."""
     monkeypatch.setattr(writer, "_MAX_WAITING", 5)
-    stranger = sqlite3.connect(path, isolation_level=None)
-    stranger.execute("BEGIN IMMEDIATE")
-    futures = [ledger.append(a_receipt()) for _ in range(20)]
-    stranger.execute("COMMIT")
-    stranger.close()
+    with stranger.transaction():
+        futures = [ledger.append(a_receipt()) for _ in range(20)]
     refused = [future for future in futures if future.exception(WAIT_S)]
     assert refused
     with pytest.raises(LedgerError, match="entries behind"):
@@ -145,24 +91,21 @@ def test_a_full_queue_refuses_instead_of_eating_memory(
     assert ledger.counts() == LedgerCounts(accepted=20, written=20 - len(refused), lost=len(refused))
 
 
-async def test_a_waiter_who_is_cancelled_cancels_no_receipt(ledger: Ledger, path: Path) -> None:
+async def test_a_waiter_who_is_cancelled_cancels_no_receipt(ledger: Ledger, stranger: Session) -> None:
     """The client goes away while its receipt is being written: it is written, and the writer lives."""
-    stranger = sqlite3.connect(path, isolation_level=None)
-    stranger.execute("BEGIN IMMEDIATE")
     receipt = a_receipt()
-    appended = ledger.append(receipt)
-    waiting = asyncio.wrap_future(appended)
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
-    assert waiting.cancelled()
-    stranger.execute("COMMIT")
-    stranger.close()
+    with stranger.transaction():
+        appended = ledger.append(receipt)
+        waiting = asyncio.wrap_future(appended)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert waiting.cancelled()
     appended.result(WAIT_S)
     ledger.append(a_receipt()).result()
     assert ledger.receipt(receipt.id) == receipt
 
 
-def test_closing_writes_what_waits(ledger: Ledger, path: Path) -> None:
+def test_closing_writes_what_waits(ledger: Ledger, reopen: Open) -> None:
     """A thousand queued receipts are a thousand rows; closing twice is closing; afterwards nothing is taken."""
     futures = [ledger.append(a_receipt()) for _ in range(1_000)]
     ledger.close()
@@ -171,20 +114,8 @@ def test_closing_writes_what_waits(ledger: Ledger, path: Path) -> None:
     for question in (lambda: ledger.append(a_receipt()), lambda: ledger.begin(a_request(), "rcpt_none"), ledger.latest):
         with pytest.raises(LedgerError, match="closed"):
             question()
-    with Ledger.open(str(path)) as again:
+    with reopen() as again:
         assert len(again.receipts(limit=2_000)) == 1_000
-
-
-def test_closing_a_locked_ledger_ends(path: Path) -> None:
-    """It tries for as long as one write would; what is left after that is lost, counted, and told to who waits."""
-    ledger = Ledger.open(str(path), busy_timeout_s=0.05)
-    with closing(sqlite3.connect(path, isolation_level=None)) as stranger:
-        stranger.execute("BEGIN IMMEDIATE")
-        futures = [ledger.append(a_receipt()) for _ in range(3_000)]
-        ledger.close()
-    assert "locked" in str(futures[0].exception(WAIT_S))
-    assert all(isinstance(future.exception(WAIT_S), LedgerError) for future in futures)
-    assert ledger.counts() == LedgerCounts(accepted=3_000, written=0, lost=3_000)
 
 
 def test_many_threads_write_and_read_at_once(ledger: Ledger) -> None:
@@ -200,10 +131,10 @@ def test_many_threads_write_and_read_at_once(ledger: Ledger) -> None:
     assert ledger.counts() == LedgerCounts(accepted=200, written=200, lost=0)
 
 
-def test_two_writers_of_one_file_lose_nothing(ledger: Ledger, path: Path) -> None:
+def test_two_writers_of_one_database_lose_nothing(ledger: Ledger, reopen: Open) -> None:
     """Two ledgers write at once, some receipts through both: each is there once, and none is told it was lost."""
     shared = [a_receipt() for _ in range(100)]
-    with Ledger.open(str(path)) as other:
+    with reopen() as other:
 
         def work(writing: Ledger) -> None:
             for receipt in shared:
@@ -216,18 +147,16 @@ def test_two_writers_of_one_file_lose_nothing(ledger: Ledger, path: Path) -> Non
     assert len(ledger.receipts(limit=1_000)) == 100 + 400
 
 
-def test_readers_and_the_writer_do_not_wait_for_each_other(path: Path) -> None:
+def test_readers_and_the_writer_do_not_wait_for_each_other(ledger: Ledger, stranger: Session) -> None:
     """A read answers while somebody holds the write lock; a write is durable while somebody is still reading."""
-    with Ledger.open(str(path), busy_timeout_s=0.05) as ledger:
-        receipt = a_receipt()
-        ledger.append(receipt).result(WAIT_S)
-        stranger = sqlite3.connect(path, isolation_level=None)
-        stranger.execute("BEGIN IMMEDIATE")
+    receipt = a_receipt()
+    ledger.append(receipt).result(WAIT_S)
+    with stranger.transaction():
         assert ledger.receipts() == [receipt]
-        stranger.execute("ROLLBACK")
-        stranger.execute("BEGIN")
-        assert stranger.execute("SELECT count(*) FROM receipts").fetchone() == (1,)
+    with ledger._reading()._snapshot() as reading:
+        count = "SELECT count(*) FROM receipts"
+        assert reading.exec_driver_sql(count).scalar() == 1
         ledger.append(a_receipt()).result(WAIT_S)
-        assert stranger.execute("SELECT count(*) FROM receipts").fetchone() == (1,)
-        stranger.close()
-        assert len(ledger.receipts()) == 2
+        assert reading.exec_driver_sql(count).scalar() == 1
+    assert len(ledger.receipts()) == 2
+    assert ledger.counts() == LedgerCounts(accepted=2, written=2, lost=0)

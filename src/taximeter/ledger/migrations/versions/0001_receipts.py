@@ -8,24 +8,27 @@ from alembic import op
 revision = "0001"
 down_revision = None
 
+# Text sorts by its code points: in Postgres too, whatever language its database was made for.
+_Text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+
 _APPLICATION_ID = 0x5441_584D  # "TAXM": `file ledger.db` shows whose database it is
 
 
 def upgrade() -> None:
     op.create_table(
         "receipts",
-        sa.Column("id", sa.Text, primary_key=True),
-        sa.Column("request_id", sa.Text, nullable=False),
-        sa.Column("supersedes", sa.Text),
+        sa.Column("id", _Text, primary_key=True),
+        sa.Column("request_id", _Text, nullable=False),
+        sa.Column("supersedes", _Text),
         sa.Column("received_at", sa.DateTime, nullable=False),
         sa.Column("closed_at", sa.DateTime, nullable=False),
-        sa.Column("outcome", sa.Text, nullable=False),
-        sa.Column("model", sa.Text, nullable=False),
-        sa.Column("served_by", sa.Text),
+        sa.Column("outcome", _Text, nullable=False),
+        sa.Column("model", _Text, nullable=False),
+        sa.Column("served_by", _Text),
         sa.Column("stream", sa.Boolean, nullable=False),
-        sa.Column("task", sa.Text),
-        sa.Column("run", sa.Text),
-        sa.Column("session", sa.Text),
+        sa.Column("task", _Text),
+        sa.Column("run", _Text),
+        sa.Column("session", _Text),
         sa.Column("input_fresh_tokens", sa.BigInteger),
         sa.Column("input_cache_read_tokens", sa.BigInteger),
         sa.Column("input_cache_write_5m_tokens", sa.BigInteger),
@@ -76,16 +79,16 @@ def upgrade() -> None:
     )
     op.create_table(
         "documents",
-        sa.Column("receipt_id", sa.Text, sa.ForeignKey("receipts.id"), primary_key=True),
-        sa.Column("document", sa.Text, nullable=False),
+        sa.Column("receipt_id", _Text, sa.ForeignKey("receipts.id"), primary_key=True),
+        sa.Column("document", _Text, nullable=False),
     )
     op.create_table(
         "in_flight",
-        sa.Column("request_id", sa.Text, primary_key=True),
-        sa.Column("receipt_id", sa.Text, nullable=False),
-        sa.Column("writer_id", sa.Text, nullable=False),
+        sa.Column("request_id", _Text, primary_key=True),
+        sa.Column("receipt_id", _Text, nullable=False),
+        sa.Column("writer_id", _Text, nullable=False),
         sa.Column("received_at", sa.DateTime, nullable=False),
-        sa.Column("document", sa.Text, nullable=False),
+        sa.Column("document", _Text, nullable=False),
     )
     op.create_index("in_flight_by_writer", "in_flight", ["writer_id"])
     op.execute(
@@ -95,6 +98,8 @@ def upgrade() -> None:
     if op.get_bind().dialect.name == "sqlite":
         _make_append_only()
         op.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+    else:
+        _make_append_only_in_postgres()
 
 
 def _make_append_only() -> None:
@@ -118,3 +123,17 @@ def _make_append_only() -> None:
         " WHEN EXISTS (SELECT 1 FROM documents WHERE receipt_id = NEW.receipt_id)"
         " BEGIN SELECT RAISE(ABORT, 'receipts are append-only: append a correction'); END"
     )
+
+
+def _make_append_only_in_postgres() -> None:
+    op.execute(
+        "CREATE FUNCTION append_only() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " RAISE EXCEPTION 'receipts are append-only: append a correction'"
+        " USING ERRCODE = 'integrity_constraint_violation'; END $$"
+    )
+    for table in ("receipts", "documents"):
+        for change, each in (("UPDATE OR DELETE", "ROW"), ("TRUNCATE", "STATEMENT")):
+            op.execute(
+                f"CREATE TRIGGER {table}_no_{change.split()[0].lower()} BEFORE {change} ON {table}"
+                f" FOR EACH {each} EXECUTE FUNCTION append_only()"
+            )

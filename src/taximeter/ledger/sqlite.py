@@ -1,0 +1,176 @@
+"""SQLite: the ledger is one file.
+
+Owns: how connections to the file are set up, and what its errors mean. Refuses to know: tables.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from taximeter.ledger.database import Away, Living, Refused, Session, away, refused
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+_FOR_EVER_S = 1_000_000.0
+# What is wrong with one entry; all other errors are the file's.
+_OF_AN_ENTRY = frozenset(
+    {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE}
+)
+
+
+class Sqlite:
+    """A file, and the folder for locks and spools beside it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = str(path)
+        self.folder = path.with_name(f"{path.name}-writers")
+
+    def session(self, *, patience_s: float | None) -> Session:
+        return SqliteSession(self.path, patience_s=patience_s)
+
+    def opening(self, session: Session) -> nullcontext[None]:  # noqa: ARG002 - the lock in the folder is enough here
+        return nullcontext()
+
+    def join(
+        self,
+        writer_id: str,  # noqa: ARG002 - it has the lock in the folder already
+        here: Living,
+        bury: Callable[[Session, str], None],  # noqa: ARG002 - whoever opens the file does
+    ) -> nullcontext[Living]:
+        return nullcontext(here)
+
+    def tables(self, session: Session) -> set[str]:
+        return {name for (name,) in session.ask("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+    def engine(self, *, patience_s: float) -> sa.Engine:
+        import sqlalchemy as sa  # noqa: PLC0415  # see `ledger.Ledger`
+        from sqlalchemy import event  # noqa: PLC0415
+
+        engine = sa.create_engine(
+            # By its URL the library knows how to share connections to a file; they are made as everywhere here.
+            sa.URL.create("sqlite", database=str(self.path)),
+            creator=lambda: connect(self.path, patience_s=patience_s, writes=False),
+        )
+        event.listen(engine, "begin", _begin)
+        return engine
+
+
+def _begin(connection: sa.Connection) -> None:
+    connection.exec_driver_sql("BEGIN")
+
+
+def connect(path: Path, *, patience_s: float | None, writes: bool) -> sqlite3.Connection:
+    """A connection to the file, which threads may hand to each other. One that does not write cannot."""
+    timeout_s = _FOR_EVER_S if patience_s is None else patience_s
+    connection = sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA foreign_keys = ON")
+        if writes:
+            connection.execute("PRAGMA journal_mode = WAL")
+        else:
+            connection.execute("PRAGMA query_only = ON")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class SqliteSession:
+    """A connection that writes."""
+
+    def __init__(self, path: Path, *, patience_s: float | None) -> None:
+        self._path = path
+        self._patience_s = patience_s
+        self._synchronous: str | None = None
+        with self._border():
+            self._connection = connect(path, patience_s=patience_s, writes=True)
+
+    @property
+    def usable(self) -> bool:
+        return True
+
+    def be_patient(self, patience_s: float | None) -> None:
+        if patience_s != self._patience_s:
+            self._patience_s = patience_s
+            timeout_s = _FOR_EVER_S if patience_s is None else patience_s
+            self._connection.execute(f"PRAGMA busy_timeout = {round(timeout_s * 1_000)}")
+
+    def ask(self, question: str, *values: object) -> list[tuple[Any, ...]]:
+        with self._border():
+            return self._connection.execute(question, values).fetchall()
+
+    def tell(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
+        with self._border():
+            self._connection.executemany(statement, rows)
+
+    @contextmanager
+    def transaction(self, *, durable: bool = True) -> Generator[None]:
+        # FULL syncs the log at every commit: a receipt survives a power cut too. docs/ledger.md has what that costs.
+        # NORMAL leaves that to the next FULL one: what it wrote is the system's by then, whatever becomes of us.
+        synchronous = "FULL" if durable else "NORMAL"
+        with self._border():
+            if synchronous != self._synchronous:
+                self._connection.execute(f"PRAGMA synchronous = {synchronous}")
+                self._synchronous = synchronous
+            # Takes the lock to write as it begins, so that waiting for that is patience's business and never an error
+            # half-way.
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            finally:
+                self._roll_back()
+
+    @contextmanager
+    def savepoint(self) -> Generator[None]:
+        with self._border():
+            self._connection.execute("SAVEPOINT entry")
+            try:
+                yield
+            except BaseException:
+                if self._connection.in_transaction:  # a full disk ends all of it by itself
+                    self._connection.execute("ROLLBACK TO entry")
+                raise
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("RELEASE entry")
+
+    @contextmanager
+    def describe(self) -> Generator[sa.Connection]:
+        import sqlalchemy as sa  # noqa: PLC0415  # only a migration needs it
+
+        engine = sa.create_engine("sqlite://", creator=lambda: self._connection, poolclass=sa.StaticPool)
+        with self._border(), engine.begin() as described:
+            described.exec_driver_sql("BEGIN IMMEDIATE")
+            yield described
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    @contextmanager
+    def _border(self) -> Generator[None]:
+        try:
+            yield
+        except (Away, Refused):
+            raise
+        except (sqlite3.Error, OSError) as error:
+            raise _named(error, str(self._path)) from error
+
+
+def _named(error: sqlite3.Error | OSError, name: str) -> Away | Refused:
+    """Whose turn it is: nearly everything is about the file as a whole."""
+    code = getattr(error, "sqlite_errorcode", None)
+    if isinstance(code, int):
+        return refused(error, name) if code & 0xFF in _OF_AN_ENTRY else away(error, name)
+    # Without a code it comes from the driver, about a value.
+    return away(error, name) if isinstance(error, (OSError, sqlite3.OperationalError)) else refused(error, name)
