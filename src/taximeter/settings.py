@@ -88,8 +88,9 @@ class Settings:
     """Every setting, checked. Make one with `Settings.load`.
 
     `home` is the one folder for everything, None for the platform's own places. `ledger_url` is a database URL and
-    may hold a password; `spool_dir` is where receipts wait while a database elsewhere is away. `limits_path` is where what was measured of this machine is remembered. `machine_rate` None
-    means that our own machine's time has no price. `prices_overlay` need not exist. `port` 0 takes any free one.
+    may hold a password; `spool_dir` is where receipts wait while a database elsewhere is away. `limits_path` is where
+    what was measured of this machine is remembered. `machine_rate` None means that our own machine's time has no price.
+    `prices_overlay` need not exist. `port` 0 takes any free one.
     `kv_cache_tokens` and `threads` None leave the choice to the engine. `weights` None keeps them as their file has
     them; else they are made into that format at load. `kv_format` is what keys and values are kept in.
     `api_key` says where the key lies that callers must show (`env:NAME`, `file:PATH`), None that none is asked for;

@@ -51,13 +51,23 @@ class Ledger:
     """
 
     def __init__(
-        self, database: Database, writer: Writer, on_close: ExitStack, *, busy_timeout_s: float, lost_before: int
+        self,
+        database: Database,
+        writer: Writer,
+        keeper: Keeper,
+        living: Living,
+        on_close: ExitStack,
+        *,
+        busy_timeout_s: float,
+        lost_before: int,
     ) -> None:
         """For `open` only."""
         self.lost_before = lost_before
         self._database = database
         self._busy_timeout_s = busy_timeout_s
         self._writer = writer
+        self._keeper = keeper
+        self._living = living
         self._on_close = on_close
         self._reader: Reader | None = None
         self._making_reader = threading.Lock()
@@ -114,7 +124,9 @@ class Ledger:
             undo.callback(_end_writing, keeper, lock, writer_id, clock)
             writer.start(keeper)
             undo.callback(writer.close, patience_s=busy_timeout_s)
-            return cls(database, writer, undo.pop_all(), busy_timeout_s=busy_timeout_s, lost_before=lost_before)
+            return cls(
+                database, writer, keeper, living, undo.pop_all(), busy_timeout_s=busy_timeout_s, lost_before=lost_before
+            )
 
     def begin(self, request: Request, receipt_id: str) -> Future[None]:
         """Note that `request` is in flight; should this process die, the next one writes its receipt, under
@@ -146,6 +158,12 @@ class Ledger:
     def counts(self) -> LedgerCounts:
         """What became of the receipts that were appended here."""
         return self._writer.counts()
+
+    @property
+    def away(self) -> str | None:
+        """Why the database takes nothing just now, and receipts go to the spool; None while it does."""
+        error = self._keeper.away
+        return None if error is None else str(error)
 
     def receipts(self, limit: int = 50, before: str | None = None) -> list[Receipt]:
         """The newest receipts by the time they were closed, without those that another one corrects.

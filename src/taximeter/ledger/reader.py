@@ -54,9 +54,11 @@ class Reader:
         """The receipt with this id, or the newest of the request with this id, or the only one whose id or request's
         id begins so. Raises LedgerError when several do."""
         with self._snapshot() as connection:
-            named = sa.select(documents.c.document).where(documents.c.receipt_id == _resolve(connection, name))
-            document = connection.scalar(named)
-            return None if document is None else record_from(document, Receipt)
+            receipt_id = _resolve(connection, name)
+            if receipt_id is None:
+                return None
+            named = sa.select(documents.c.document).where(documents.c.receipt_id == receipt_id)
+            return record_from(connection.scalars(named).one(), Receipt)
 
     def total_cost(self) -> Decimal:
         """The exact sum of all costs that are known, in dollars, over the receipts that nothing corrects."""
@@ -77,7 +79,9 @@ class Reader:
     def group(self, kind: str, name: str) -> GroupTotals | None:
         """See `Ledger.group`."""
         this = group_totals.c
-        question = sa.select(group_totals).where(this.kind == kind, this.name == rows.stored_name(name))
+        question = sa.select(group_totals).where(
+            this.kind == rows.stored_name(kind), this.name == rows.stored_name(name)
+        )
         with self._snapshot() as connection:
             found = connection.execute(question).mappings().one_or_none()
         return None if found is None else _group_totals(found)
@@ -85,7 +89,7 @@ class Reader:
     def groups(self, kind: str, since: datetime | None, limit: int) -> list[GroupTotals]:
         """See `Ledger.groups`."""
         this = group_totals.c
-        question = sa.select(group_totals).where(this.kind == kind)
+        question = sa.select(group_totals).where(this.kind == rows.stored_name(kind))
         if since is not None:
             question = question.where(this.last_at >= since)
         question = question.order_by(this.last_at.desc(), this.name.desc()).limit(_bounded(limit))
@@ -98,7 +102,8 @@ class Reader:
         question = (
             sa.select(documents.c.document)
             .join(members, member.receipt_id == documents.c.receipt_id)
-            .where(member.kind == kind, member.name == rows.stored_name(name), _is_current(member.receipt_id))
+            .where(member.kind == rows.stored_name(kind), member.name == rows.stored_name(name))
+            .where(_is_current(member.receipt_id))
             .order_by(member.closed_at.desc(), member.receipt_id.desc())
             .limit(_bounded(limit))
         )
@@ -148,10 +153,11 @@ def _bounded(limit: int) -> int:
 
 def _place_of(connection: sa.Connection, name: str) -> sa.Tuple:
     """Where in a list the receipt called `name` stands. Raises LedgerError when there is none."""
-    place = sa.select(receipts.c.closed_at, receipts.c.id).where(receipts.c.id == _resolve(connection, name))
-    found = connection.execute(place).one_or_none()
-    if found is None:
+    receipt_id = _resolve(connection, name)
+    if receipt_id is None:
         raise LedgerError(f"no receipt {name}", hint="`before` is the last receipt of the page before")
+    place = sa.select(receipts.c.closed_at, receipts.c.id).where(receipts.c.id == receipt_id)
+    found = connection.execute(place).one()
     return sa.tuple_(sa.literal(found[0], receipts.c.closed_at.type), sa.literal(found[1], receipts.c.id.type))
 
 
