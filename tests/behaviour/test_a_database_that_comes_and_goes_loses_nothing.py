@@ -24,6 +24,7 @@ def test_a_database_that_comes_and_goes_loses_nothing(tmp_path: Path) -> None:
             with child("write", path) as process:
                 assert process.stdout is not None
                 assert process.stdout.readline() == "up\n"
+                said.append(process.stdout.readline())  # it needs the database to open it
                 for _ in range(3):
                     stranger.execute("BEGIN IMMEDIATE")
                     said += [process.stdout.readline() for _ in range(lines // 3)]

@@ -5,9 +5,9 @@ Owns: every SELECT that people ask for. Refuses to know: how anything came to be
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import chain
 from typing import Any
@@ -67,14 +67,17 @@ class Reader:
 
     def usage_by_hour(self, start: datetime, until: datetime) -> list[UsageTotals]:
         """See `Ledger.usage_by_hour`."""
-        first, last = _hour_from(start), until.replace(minute=0, second=0, microsecond=0)
+        # In UTC, whose hours are what is kept: in India they begin at half past.
+        start, until = start.astimezone(UTC), until.astimezone(UTC)
+        first, last = _hour_from(start), _hour_of(until)
         with self._snapshot() as connection:
             if first > last:  # all within one hour
-                found = _added_up(connection, start, until)
-            else:
-                found = [*_added_up(connection, start, first), *_kept(connection, first, last)]
-                found += _added_up(connection, last, until)
-        return [_usage_totals(row) for row in found]
+                return _added_up(connection, start, until)
+            return [
+                *_added_up(connection, start, first),
+                *_kept(connection, first, last),
+                *_added_up(connection, last, until),
+            ]
 
     def group(self, kind: str, name: str) -> GroupTotals | None:
         """See `Ledger.group`."""
@@ -216,22 +219,26 @@ def _money(found: Mapping[Any, Any]) -> Decimal:
 
 def _hour_from(at: datetime) -> datetime:
     """`at`, or the first whole hour after it."""
-    hour = at.replace(minute=0, second=0, microsecond=0)
+    hour = _hour_of(at)
     return hour if hour == at else hour + _HOUR
 
 
-def _kept(connection: sa.Connection, start: datetime, until: datetime) -> list[Mapping[Any, Any]]:
+def _hour_of(at: datetime) -> datetime:
+    return at.replace(minute=0, second=0, microsecond=0)
+
+
+def _kept(connection: sa.Connection, start: datetime, until: datetime) -> list[UsageTotals]:
     """The sums of whole hours."""
     this = usage_by_hour.c
     question = (
-        sa.select(usage_by_hour)
+        sa.select(*(this[name] for name in (*HOUR_KEYS, *HOUR_COUNTS, *MONEY_COLUMNS)))
         .where(this.hour >= start, this.hour < until, this.receipts != 0)
         .order_by(this.hour, this.model, this.served_by, this.outcome)
     )
-    return list(connection.execute(question).mappings())
+    return [_usage_totals(row) for row in connection.execute(question)]
 
 
-def _added_up(connection: sa.Connection, start: datetime, until: datetime) -> list[Mapping[Any, Any]]:
+def _added_up(connection: sa.Connection, start: datetime, until: datetime) -> list[UsageTotals]:
     """The sums of a part of an hour, made on the spot."""
     if start >= until:
         return []
@@ -244,37 +251,43 @@ def _added_up(connection: sa.Connection, start: datetime, until: datetime) -> li
         "first_tokens": sa.func.count(this.first_token_ns),
     }
     sums |= {UNKNOWN_COLUMNS[name]: sa.func.sum(is_unknown[name]) for name in TOKEN_COLUMNS}
-    for name in (*HOUR_COUNTS, *MONEY_COLUMNS):
-        if name not in sums:
-            sums[name] = sa.func.coalesce(sa.func.sum(this[name]), 0)
-    keys = (this.model, sa.func.coalesce(this.served_by, "").label("served_by"), this.outcome)
+    counts = [
+        sums[name] if name in sums else sa.func.coalesce(sa.func.sum(this[name]), 0)
+        for name in (*HOUR_COUNTS, *MONEY_COLUMNS)
+    ]
+    keys = (this.model, sa.func.coalesce(this.served_by, ""), this.outcome)
     question = (
-        sa.select(*keys, *(sum_.label(name) for name, sum_ in sums.items()))
-        .where(this.closed_at >= start, this.closed_at < until)
-        .group_by(*keys)
-        .order_by(*keys)
+        sa.select(*keys, *counts).where(this.closed_at >= start, this.closed_at < until).group_by(*keys).order_by(*keys)
     )
-    hour = start.replace(minute=0, second=0, microsecond=0)
-    return [{HOUR_KEYS[0]: hour, **found} for found in connection.execute(question).mappings()]
+    return [_usage_totals((_hour_of(start), *row)) for row in connection.execute(question)]
 
 
-def _usage_totals(found: Mapping[Any, Any]) -> UsageTotals:
+_PAIRS = slice(3, 3 + 2 * len(TOKEN_COLUMNS), 2)  # in HOUR_COUNTS: a bucket's sum, and how often it was unknown
+_UNKNOWN_PAIRS = slice(4, _PAIRS.stop, 2)
+_OUTCOMES = {outcome.value: outcome for outcome in Outcome}
+
+
+def _usage_totals(row: Sequence[Any]) -> UsageTotals:
+    """From `HOUR_KEYS`, `HOUR_COUNTS` and `MONEY_COLUMNS`. A week has ten thousand of them."""
+    hour, model, served_by, outcome, *sums = row
+    numbers = list(map(int, sums))
+    total_ns, timed, first_token_ns, first_tokens, compute_ns, dollars, picodollars = numbers[_PAIRS.stop :]
     return UsageTotals(
-        hour=found["hour"],
-        model=found["model"],
-        served_by=found["served_by"] or None,
-        outcome=Outcome(found["outcome"]),
-        receipts=int(found["receipts"]),
-        tokens={name: int(found[name]) for name in TOKEN_COLUMNS},
-        unknown={name: int(found[UNKNOWN_COLUMNS[name]]) for name in TOKEN_COLUMNS},
-        cost=_money(found),
-        unpriced=int(found["unpriced"]),
-        total_ns=int(found["total_ns"]),
-        timed=int(found["timed"]),
-        first_token_ns=int(found["first_token_ns"]),
-        first_tokens=int(found["first_tokens"]),
-        compute_ns=int(found["compute_ns"]),
-        off_scale=int(found["off_scale"]),
+        hour=hour,
+        model=model,
+        served_by=served_by or None,
+        outcome=_OUTCOMES[outcome],
+        receipts=numbers[0],
+        unpriced=numbers[1],
+        off_scale=numbers[2],
+        tokens=dict(zip(TOKEN_COLUMNS, numbers[_PAIRS], strict=True)),
+        unknown=dict(zip(TOKEN_COLUMNS, numbers[_UNKNOWN_PAIRS], strict=True)),
+        total_ns=total_ns,
+        timed=timed,
+        first_token_ns=first_token_ns,
+        first_tokens=first_tokens,
+        compute_ns=compute_ns,
+        cost=rows.join_money(dollars * PICODOLLARS_PER_DOLLAR + picodollars),
     )
 
 

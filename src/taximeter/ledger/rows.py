@@ -13,7 +13,7 @@ from typing import Any
 
 from taximeter.ledger import columns
 from taximeter.ledger.documents import record_from
-from taximeter.records import PICODOLLARS_PER_DOLLAR, Receipt, Request
+from taximeter.records import EXACT, PICODOLLARS_PER_DOLLAR, Receipt, Request
 
 LARGEST = 10**14
 """More than the tokens, the dollars or the nanoseconds (28 hours) of any request: what is larger is nonsense, and has
@@ -116,7 +116,7 @@ def split_money(amount: Decimal) -> tuple[int, int] | None:
 
 def join_money(picodollars: int) -> Decimal:
     """Picodollars as dollars, every digit of them."""
-    return Decimal((int(picodollars < 0), tuple(map(int, str(abs(picodollars)))), -12))
+    return Decimal(picodollars).scaleb(-12, EXACT)
 
 
 def cost_from(document: str) -> Decimal:
