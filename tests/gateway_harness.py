@@ -37,6 +37,7 @@ def a_house(backend: Backend, ledger: MemoryLedger, *, clock: Clock = SYSTEM_CLO
         config_path=nowhere / "taximeter.toml",
         models_dir=nowhere,
         ledger_url="sqlite://",
+        spool_dir=nowhere,
         prices_overlay=nowhere / "prices.toml",
         limits_path=nowhere / "machine.json",
         port=0,

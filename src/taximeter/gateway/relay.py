@@ -381,7 +381,7 @@ class Exchange:
                     self._held.append(event)
                     continue
                 if self._begun is not None:
-                    # Nobody sees a token of a request that the ledger would forget if the power went now.
+                    # Nobody sees a token of a request that the ledger would forget if this process died now.
                     await done_in_time(self._begun)
                     self._begun = None
                 self._arrived.put_nowait(event)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
 from taximeter.ledger import Ledger, schema
-from tests.unit.ledger.records import a_receipt
+from tests.unit.ledger.records import a_receipt, a_request
 
 PAGE = (Path(__file__).parents[3] / "docs" / "ledger.md").read_text("utf-8")
 
@@ -18,7 +19,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "ledger.md").read_text("utf-8")
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_every_question_on_the_page_can_be_asked(ledger: Ledger, path: Path) -> None:
     """Each SQL block runs as it stands, and finds the receipt."""
-    ledger.append(a_receipt(dollars=Decimal("-0.25"))).result()
+    ledger.append(a_receipt(replace(a_request(), task="report"), dollars=Decimal("-0.25"))).result()
     questions = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
     assert questions
     connection = sqlite3.connect(path)
