@@ -263,6 +263,16 @@ def test_an_advisor_is_billed_at_its_own_models_price():
     assert "nobodys" in str(receipt(unpriced, "sonnet-5").uncosted_reason)
 
 
+def test_an_advisors_prompts_may_be_long():
+    """How long each of them was is not kept, so where the length makes a price there is none."""
+    for tokens, is_priced in ((200_000, True), (200_001, False)):
+        advice = {"type": "advisor_message", "model": "sonnet-4-5", "input_tokens": tokens, "output_tokens": 1}
+        found = wire.whole(MESSAGES, messages(claude(fresh=5, out=5, iterations=[advice]), model="sonnet-5"))
+        made = receipt(found, "sonnet-5")
+        assert (made.cost is not None) is is_priced
+        assert is_priced or "lengths of its prompts" in str(made.uncosted_reason)
+
+
 def test_where_it_ran_is_a_line_of_its_own():
     """Confined to the United States tokens cost 1.1 times as much: $0.033 and not $0.03. Searches do not."""
     usage = claude(fresh=1_000, out=1_000, inference_geo="us", server_tool_use={"web_search_requests": 1})

@@ -333,6 +333,34 @@ def test_a_running_total_of_a_broken_stream_is_a_lower_bound():
     assert used.basis is Basis.REPORTED  # the chunk without choices is the last word
 
 
+def test_a_usage_is_the_last_word_where_the_answer_has_ended():
+    """A choice that finished with its usage is known, even if the line was cut before the stream's own end."""
+    last = {"choices": [{"index": 0, "delta": {"content": "b"}, "finish_reason": "stop"}], "usage": USAGE}
+    found = wire.streamed(CHAT, chunk("a"), last)
+    assert (found.usage.basis, found.is_whole) == (Basis.REPORTED, False)
+    found = wire.streamed(CHAT, chunk("a"), last, *[chunk("c")] * 6)  # another choice goes on
+    assert (found.usage.output_tokens, found.usage.basis) == (8, Basis.DERIVED)
+
+
+def test_a_placeholder_is_no_report():
+    """What a stream said at its start, or before it went on, is a lower bound."""
+    start = message_start({"input_tokens": 25, "output_tokens": 1})
+    used = wire.streamed(MESSAGES, start, MESSAGE_STOP).usage
+    assert (used.output_tokens, used.basis) == (1, Basis.DERIVED)
+    paused = message_delta({"output_tokens": 2}, stop_reason="pause_turn")
+    used = wire.streamed(MESSAGES, start, paused, *[text_delta("a")] * 3).usage
+    assert (used.output_tokens, used.basis) == (3, Basis.DERIVED)
+
+
+def test_thinking_is_told_once_for_all_calls():
+    """The calls within a request do not say what of them was thinking; the top of the usage does."""
+    calls = [{"type": "message", "input_tokens": 1, "output_tokens": 40}, {"type": "message", "output_tokens": 60}]
+    calls[1]["input_tokens"] = 2
+    usage = {"input_tokens": 1, "output_tokens": 100, "output_tokens_details": {"thinking_tokens": 70}}
+    used = wire.whole(MESSAGES, messages({**usage, "iterations": calls})).usage
+    assert (used.input_tokens, used.output_text_tokens, used.output_reasoning_tokens) == (3, 30, 70)
+
+
 @pytest.mark.parametrize(
     ("extras", "spent_ms"),
     [
