@@ -13,7 +13,7 @@ import re
 import shlex
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from http import HTTPStatus
@@ -254,6 +254,11 @@ class Lines:
                 f"; {duration_text(statement.wall_ns)} of the machine: {money_text(statement.charged)} on receipts"
                 f" + {money_text(statement.idle)} idle = {money_text(statement.total)}"
             )
+        for name, statement in _shared_statements(self._house).items():
+            said += (
+                f"; {duration_text(statement.wall_ns)} of {name}: {money_text(statement.charged)} on receipts"
+                f" + {money_text(statement.idle)} idle = {money_text(statement.total)}"
+            )
         if lost := _receipts_lost(self._house):
             said += f"; {lost:,} receipt{'' if lost == 1 else 's'} LOST: not in the ledger"
         self._console.print()
@@ -287,6 +292,7 @@ class JsonLines:
             "input_tokens": journal.input_tokens,
             "output_tokens": journal.output_tokens,
             "machine": _statement(self._house),
+            "machines": _shared_statements(self._house),
         }
         print_json(closed, one_line=True)
 
@@ -374,3 +380,9 @@ def _receipts_lost(house: House) -> int:
 def _statement(house: House) -> MachineStatement | None:
     time = house.backend.machine_time()
     return None if house.machine is None or time is None else house.machine.statement(time)
+
+
+def _shared_statements(house: House) -> Mapping[str, MachineStatement]:
+    """Of the machines behind upstreams."""
+    machines = house.relay.machines
+    return {} if machines is None else machines.statements(house.relay.clock.monotonic_ns())

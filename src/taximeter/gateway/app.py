@@ -26,7 +26,7 @@ from taximeter.gateway.errors import DoorError, as_http
 from taximeter.gateway.inference import InferenceDoor, Ways, outgoing_of
 from taximeter.gateway.relay import Relay
 from taximeter.ledger import Ledger
-from taximeter.pricing import MachineMeter
+from taximeter.pricing import MachineMeter, MachineStatement
 from taximeter.providers import anthropic, openai
 from taximeter.providers.bodies import model_named_in
 from taximeter.records import Dialect, Receipt, new_id, to_json
@@ -70,6 +70,7 @@ def build_app(
         Route("/api/receipts", pages.receipts),
         Route("/api/receipts/{id}", pages.receipt),
         Route("/api/machine", pages.machine),
+        Route("/api/machines", pages.machines),
     ]
     app = Starlette(routes=routes, exception_handlers=_ERRORS)
     app.router.redirect_slashes = False
@@ -235,12 +236,26 @@ class _Pages:
     async def machine(self, _http: HttpRequest) -> Response:
         if self._meter is None:
             raise DoorError(404, "no_machine_rate", "no rate is set for this machine", hint="set --machine-rate")
+        statement = self._own_statement()
+        if statement is None:
+            raise DoorError(404, "no_machine", "answers come from somebody else's machine")
+        return _encoded(to_json(statement))
+
+    async def machines(self, _http: HttpRequest) -> Response:
+        """All that are paid by the hour, by who serves there: upstreams, and our own engine."""
+        shared = self._relay.machines
+        statements = {} if shared is None else shared.statements(self._relay.clock.monotonic_ns())
+        if (own := self._own_statement()) is not None:
+            statements[self._relay.backend.name] = own
+        return _encoded({"machines": to_json(statements)})
+
+    def _own_statement(self) -> MachineStatement | None:
+        if self._meter is None:
+            return None
         # In this order: the meter may run ahead of a machine time read before it, never behind.
         charged_ns = self._meter.charged_ns
         time = self._relay.backend.machine_time()
-        if time is None:
-            raise DoorError(404, "no_machine", "answers come from somebody else's machine")
-        return _encoded(to_json(self._meter.statement(time, charged_ns=charged_ns)))
+        return None if time is None else self._meter.statement(time, charged_ns=charged_ns)
 
 
 def _json(body: bytes, status: int = 200) -> Response:

@@ -183,7 +183,7 @@ def test_the_closing_line_names_lost_receipts(capsys: pytest.CaptureFixture[str]
     def closing_line(ledger_lost: int, relay_lost: int) -> str:
         house = SimpleNamespace(
             ledger=SimpleNamespace(counts=lambda: SimpleNamespace(lost=ledger_lost)),
-            relay=SimpleNamespace(receipts_lost=relay_lost),
+            relay=SimpleNamespace(receipts_lost=relay_lost, machines=None),
             machine=None,
             backend=SimpleNamespace(machine_time=lambda: None),
         )

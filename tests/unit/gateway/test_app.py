@@ -132,6 +132,18 @@ async def test_the_machines_statement_adds_up():
     assert sum(parts) == Decimal(statement["total"]) == Decimal("3.6")
 
 
+async def test_all_machines_are_on_one_page():
+    """Our own engine by its name; without any rate there is none."""
+    house, backend, _ = fake_house(Script(compute_ns=1_000_000))
+    app = app_of(house)
+    await post(app, CHAT, a_chat())
+    own = (await get(app, "/api/machine")).json()
+    listed = (await get(app, "/api/machines")).json()["machines"]
+    assert listed[backend.name]["charged"] == own["charged"]
+    unpaid = a_house(FakeBackend(), MemoryLedger(), rate=None)
+    assert (await get(app_of(unpaid), "/api/machines")).json() == {"machines": {}}
+
+
 async def test_without_a_rate_there_is_no_statement():
     """And it says how to get one."""
     house = a_house(FakeBackend(), MemoryLedger(), rate=None)
