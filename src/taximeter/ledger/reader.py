@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
@@ -171,9 +171,7 @@ def _is_current(receipt_id: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
 
 def _resolve(connection: sa.Connection, name: str) -> str | None:
     """The id of the receipt that people mean by `name`."""
-    exact = connection.scalar(sa.select(receipts.c.id).where(receipts.c.id == name)) or connection.scalar(
-        sa.select(current_receipts.c.id).where(current_receipts.c.request_id == name)
-    )
+    exact = connection.scalar(sa.select(receipts.c.id).where(receipts.c.id == name)) or _newest_of(connection, name)
     if exact is not None or not name:
         return exact
     candidates = _beginning(connection, name)
@@ -184,17 +182,37 @@ def _resolve(connection: sa.Connection, name: str) -> str | None:
     return candidates[0] if candidates else None
 
 
+def _newest_of(connection: sa.Connection, request_id: str) -> str | None:
+    """The id of the request's receipt that nothing corrects."""
+    first = sa.select(receipts.c.id).where(receipts.c.request_id == request_id, receipts.c.supersedes.is_(None))
+    return _newest_after(connection, connection.scalar(first))
+
+
+def _newest_after(connection: sa.Connection, receipt_id: str | None) -> str | None:
+    """The end of the receipt's chain of corrections. They are few; an index of receipts by request would be read for
+    nobody else."""
+    newest = receipt_id
+    while receipt_id is not None:
+        newest = receipt_id
+        receipt_id = connection.scalar(sa.select(receipts.c.id).where(receipts.c.supersedes == receipt_id))
+    return newest
+
+
 def _beginning(connection: sa.Connection, prefix: str) -> list[str]:
     """Ids of receipts whose own id or whose request's id begins with `prefix`; enough of them to see that it is not
     one."""
     past = prefix + "\U0010ffff"  # a range, so that an index serves
-    this = current_receipts.c
-    questions = (
-        sa.select(receipts.c.id).where(receipts.c.id >= prefix, receipts.c.id < past).order_by(receipts.c.id),
-        sa.select(this.id).where(this.request_id >= prefix, this.request_id < past).order_by(this.request_id),
+    this = receipts.c
+    of_receipts = sa.select(this.id).where(this.id >= prefix, this.id < past).order_by(this.id)
+    of_requests = (
+        sa.select(this.id)
+        .where(this.request_id >= prefix, this.request_id < past, this.supersedes.is_(None))
+        .order_by(this.request_id)
     )
-    found = (connection.scalars(question.limit(_NAMED_WHEN_AMBIGUOUS + 1)) for question in questions)
-    return list(dict.fromkeys(chain.from_iterable(found)))
+    found = connection.scalars(of_receipts.limit(_NAMED_WHEN_AMBIGUOUS + 1)).all()
+    firsts = connection.scalars(of_requests.limit(_NAMED_WHEN_AMBIGUOUS + 1)).all()
+    newest = (_newest_after(connection, first) for first in firsts)
+    return list(dict.fromkeys(id_ for id_ in (*found, *newest) if id_ is not None))
 
 
 def _total_cost(connection: sa.Connection) -> Decimal:
@@ -264,14 +282,16 @@ def _added_up(connection: sa.Connection, start: datetime, until: datetime) -> li
 
 _PAIRS = slice(3, 3 + 2 * len(TOKEN_COLUMNS), 2)  # in HOUR_COUNTS: a bucket's sum, and how often it was unknown
 _UNKNOWN_PAIRS = slice(4, _PAIRS.stop, 2)
+_NONE_UNKNOWN = MappingProxyType(dict.fromkeys(TOKEN_COLUMNS, 0))
 _OUTCOMES = {outcome.value: outcome for outcome in Outcome}
 
 
 def _usage_totals(row: Sequence[Any]) -> UsageTotals:
     """From `HOUR_KEYS`, `HOUR_COUNTS` and `MONEY_COLUMNS`. A week has ten thousand of them."""
     hour, model, served_by, outcome, *sums = row
-    numbers = list(map(int, sums))
+    numbers: list[int] = sums if type(sums[0]) is int else list(map(int, sums))  # Postgres has decimals here
     total_ns, timed, first_token_ns, first_tokens, compute_ns, dollars, picodollars = numbers[_PAIRS.stop :]
+    unknown = numbers[_UNKNOWN_PAIRS]
     return UsageTotals(
         hour=hour,
         model=model,
@@ -281,7 +301,7 @@ def _usage_totals(row: Sequence[Any]) -> UsageTotals:
         unpriced=numbers[1],
         off_scale=numbers[2],
         tokens=dict(zip(TOKEN_COLUMNS, numbers[_PAIRS], strict=True)),
-        unknown=dict(zip(TOKEN_COLUMNS, numbers[_UNKNOWN_PAIRS], strict=True)),
+        unknown=dict(zip(TOKEN_COLUMNS, unknown, strict=True)) if any(unknown) else _NONE_UNKNOWN,
         total_ns=total_ns,
         timed=timed,
         first_token_ns=first_token_ns,

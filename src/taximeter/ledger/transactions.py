@@ -233,7 +233,7 @@ def _refused_receipt(session: Session, entry: NewReceipt) -> str | None:
 
 
 def _first_receipt(session: Session, request_id: object) -> object:
-    return _scalar(session, "SELECT id FROM receipts WHERE request_id = ?", request_id)
+    return _scalar(session, "SELECT id FROM receipts WHERE request_id = ? AND supersedes IS NULL", request_id)
 
 
 def _document(session: Session, receipt_id: object) -> str | None:
