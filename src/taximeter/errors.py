@@ -9,6 +9,7 @@
     │   └── DownloadError     a model could not be fetched or failed its checksum
     ├── CapacityError         nobody: come back in `retry_after_s`
     ├── UpstreamError         the provider: keeps its status and body
+    │   └── UpstreamRefused   it did answer, and would not serve this request
     ├── PricingError          the price list: no price, no date, or a unit it cannot charge
     ├── LedgerError           the ledger: it cannot be read or written
     └── InvariantBroken       us: a bug, never the caller's fault
@@ -85,6 +86,15 @@ class UpstreamError(TaximeterError):
         super().__init__(message, hint=hint)
         self.status = status
         self.body = body
+
+
+class UpstreamRefused(UpstreamError):
+    """A provider would not serve the request as it stands, or not now. `status` is its own; `retry_after_s` is when it
+    wants to be asked again, where it says so."""
+
+    def __init__(self, message: str, *, status: int, retry_after_s: float | None = None) -> None:
+        super().__init__(message, status=status)
+        self.retry_after_s = retry_after_s
 
 
 class PricingError(TaximeterError):

@@ -23,7 +23,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.loops.auto import auto_loop_factory
 
-from taximeter.clock import SYSTEM_CLOCK
+from taximeter.clock import SYSTEM_CLOCK, Clock
 from taximeter.collecting import without_collecting
 from taximeter.engine.backend import EmbeddedBackend, kernel_level
 from taximeter.engine.core import EngineOptions
@@ -31,6 +31,7 @@ from taximeter.engine.limits import remembered
 from taximeter.engine.loading import Loadings
 from taximeter.errors import ConfigError
 from taximeter.gateway import Relay, Ways, build_app
+from taximeter.gateway.edge import stamping
 from taximeter.ledger import Ledger
 from taximeter.opening import begin_loading
 from taximeter.pricing import Comparison, MachineMeter, Settler
@@ -202,7 +203,7 @@ async def serve(house: House, on_ready: Callable[[str], None], *, stop: asyncio.
     ways = Ways(relay=house.relay, dispatcher=house.dispatcher, network=house.network)
     key = None if house.key is None else house.key.reveal()
     app = build_app(ways=ways, ledger=house.ledger, machine=house.machine, hosts=hosts, key=key)
-    server = _Server(_uvicorn_config(app), house.relay, on_ready=on_ready, stop=stop)
+    server = _Server(_uvicorn_config(app, house.relay.clock), house.relay, on_ready=on_ready, stop=stop)
     with server.obeying_signals():
         try:
             await server.serve(sockets=[_listen(house.settings.host, house.settings.port)])
@@ -211,11 +212,12 @@ async def serve(house: House, on_ready: Callable[[str], None], *, stop: asyncio.
             await house.aclose()
 
 
-def _uvicorn_config(app: ASGIApp) -> uvicorn.Config:
+def _uvicorn_config(app: ASGIApp, clock: Clock) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         access_log=False,
         date_header=True,
+        http=stamping(clock),
         lifespan="off",
         log_config=None,
         log_level="warning",

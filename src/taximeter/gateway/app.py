@@ -11,6 +11,7 @@ import hmac
 import logging
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import msgspec
 from starlette.applications import Starlette
@@ -20,10 +21,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from taximeter.errors import CapacityError, LedgerError, RequestError
+from taximeter.errors import CapacityError, LedgerError, RequestError, UpstreamError
 from taximeter.gateway.arrival import ARRIVAL, ARRIVED_NS, Arrival, ClientGone, beside_streams, read_body
 from taximeter.gateway.errors import DoorError, as_http
 from taximeter.gateway.inference import InferenceDoor, Ways, outgoing_of
+from taximeter.gateway.peek import spliced
 from taximeter.gateway.relay import Relay
 from taximeter.ledger import Ledger
 from taximeter.pricing import MachineMeter, MachineStatement
@@ -31,8 +33,9 @@ from taximeter.providers import anthropic, openai
 from taximeter.providers.bodies import model_named_in
 from taximeter.records import Dialect, Receipt, new_id, to_json
 from taximeter.upstreams.config import Route as Way
-from taximeter.upstreams.dispatch import Dispatcher
+from taximeter.upstreams.dispatch import Dispatcher, Trail
 from taximeter.upstreams.headers import KEY_HEADERS
+from taximeter.upstreams.secrets import concealed, keys_shown
 
 _log = logging.getLogger(__name__)
 
@@ -177,14 +180,18 @@ class _Pages:
 
     async def _ask_elsewhere(self, scope: Scope, body: bytes, route: Way, dispatcher: Dispatcher) -> Response:
         """Nothing is metered, so nothing is looked at."""
-        outgoing = outgoing_of(scope, body)
-        reached = await dispatcher.reach(route.upstreams, outgoing)
+        if route.send_as is not None:
+            body = spliced(body, {"model": route.send_as})
+        outgoing = replace(outgoing_of(scope, body), is_metered=False)
+        incoming = await dispatcher.reach(route.upstreams, outgoing, Trail())
         try:
-            answer = b"".join([read.data async for read in reached.incoming])
+            answer = b"".join([read.data async for read in incoming])
         finally:
-            reached.incoming.close()
-        response = Response(answer, reached.incoming.status)
-        response.raw_headers += [header for header in reached.incoming.headers if header[0] != b"content-length"]
+            incoming.close()
+        if incoming.status >= 300:
+            answer = concealed(answer, keys_shown(incoming.upstream.key, outgoing.headers))
+        response = Response(answer, incoming.status)
+        response.raw_headers += incoming.headers
         return response
 
     async def health(self, _http: HttpRequest) -> Response:
@@ -289,6 +296,7 @@ _ERRORS = {
     ClientGone: _to_nobody,
     RequestError: _error,
     CapacityError: _error,
+    UpstreamError: _error,
     LedgerError: _error,
     Exception: _error,
 }

@@ -18,9 +18,11 @@ from taximeter.errors import (
     RequestError,
     TaximeterError,
     UpstreamError,
+    UpstreamRefused,
 )
 from taximeter.gateway.relay import ShuttingDown
 from taximeter.providers.door import Fault, FaultKind
+from taximeter.upstreams.dispatch import NobodyAnswers
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -44,6 +46,7 @@ class HttpError:
 
 
 _KINDS: Mapping[int, FaultKind] = {
+    401: FaultKind.AUTHENTICATION,
     403: FaultKind.PERMISSION,
     404: FaultKind.NOT_FOUND,
     413: FaultKind.TOO_LARGE,
@@ -51,6 +54,7 @@ _KINDS: Mapping[int, FaultKind] = {
     500: FaultKind.SERVER,
     502: FaultKind.SERVER,
     503: FaultKind.OVERLOADED,
+    529: FaultKind.OVERLOADED,
 }
 
 
@@ -72,6 +76,12 @@ def as_http(error: Exception, request_id: str | None = None) -> HttpError:
             return _told(error, request_id, 503, "shutting_down", retry_after_s=error.retry_after_s)
         case CapacityError():
             return _told(error, request_id, 429, "queue_full", retry_after_s=error.retry_after_s)
+        case UpstreamRefused(status=int() as status):
+            return _told(error, request_id, status, "upstream_refused", retry_after_s=error.retry_after_s)
+        case NobodyAnswers():
+            # One that rests has a time at which it is worth another try.
+            status = 502 if error.retry_after_s is None else 503
+            return _told(error, request_id, status, "upstream_unreachable", retry_after_s=error.retry_after_s)
         case UpstreamError():
             return _http(502, request_id, "the provider failed", "upstream_error")
         case LedgerError():
@@ -99,6 +109,6 @@ def _http(
     param: str | None = None,
     headers: Headers | None = None,
 ) -> HttpError:
-    kind = _KINDS.get(status, FaultKind.INVALID_REQUEST)
+    kind = _KINDS.get(status, FaultKind.SERVER if status >= 500 else FaultKind.INVALID_REQUEST)
     fault = Fault(kind=kind, message=message, code=code, param=param, request_id=request_id)
     return HttpError(status=status, fault=fault, headers=headers or [])

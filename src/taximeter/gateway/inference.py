@@ -81,6 +81,16 @@ def outgoing_of(scope: Scope, body: bytes) -> Outgoing:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Passing:
+    """A body that passes through: what was seen of it, and how it goes on, where to."""
+
+    seen: Peek
+    body: bytes
+    route: Route
+    dispatcher: Dispatcher
+
+
 class InferenceDoor:
     """One endpoint, as an ASGI application."""
 
@@ -105,15 +115,16 @@ class InferenceDoor:
     async def _serve(self, scope: Scope, receive: Receive, reply: Reply, arrival: Arrival) -> None:
         body = await read_body(scope, receive)
         receipt_id = new_id("rcpt", arrival.at)
-        model, way = await self._way(body)
+        model = None
         try:
-            groups = groups_of(scope["headers"])
-            if way is not None:
-                seen = await beside_streams(body, peek, body)
-                reply.receipt_id = receipt_id
-                await self._pass(scope, receive, reply, body, seen, *way, self._seen(arrival, seen, groups))
-                return
-            call, request = await beside_streams(body, self._understand, body, arrival, groups)
+            if self._ways.dispatcher is not None:
+                model, passing = await beside_streams(body, self._passing, body)
+                if passing is not None:
+                    request = self._seen(arrival, passing.seen, groups_of(scope["headers"]))
+                    reply.receipt_id = receipt_id
+                    await self._pass(scope, receive, reply, passing, request)
+                    return
+            call, request = await beside_streams(body, self._understand, body, arrival, groups_of(scope["headers"]))
         except RequestError as error:
             model = model or await beside_streams(body, model_named_in, body)
             if model is not None:
@@ -129,46 +140,40 @@ class InferenceDoor:
             exchange.let_go()
             watching.cancel()
 
-    async def _way(self, body: bytes) -> tuple[str | None, tuple[Route, Dispatcher] | None]:
-        """The model, and the way of a body that passes through."""
-        if self._ways.dispatcher is None:
-            return None, None
-        model = await beside_streams(body, model_named_in, body)
-        return model, None if model is None else self._ways.passage(model, self._endpoint.dialect)
+    def _passing(self, body: bytes) -> tuple[str | None, _Passing | None]:
+        """The model, and how a body for it passes through, if it does. Raises RequestError."""
+        model = model_named_in(body)
+        way = None if model is None else self._ways.passage(model, self._endpoint.dialect)
+        if way is None:
+            return model, None
+        route, dispatcher = way
+        seen = peek(body)
+        asked = sent(body, seen, self._endpoint.dialect, send_as=route.send_as)
+        return model, _Passing(seen=seen, body=asked, route=route, dispatcher=dispatcher)
 
-    async def _pass(
-        self,
-        scope: Scope,
-        receive: Receive,
-        reply: Reply,
-        body: bytes,
-        seen: Peek,
-        route: Route,
-        dispatcher: Dispatcher,
-        request: Request,
-    ) -> None:
-        dialect = self._endpoint.dialect
-        asked = await beside_streams(body, sent, body, seen, dialect, send_as=route.send_as)
-        outgoing = outgoing_of(scope, asked)
+    async def _pass(self, scope: Scope, receive: Receive, reply: Reply, passing: _Passing, request: Request) -> None:
+        dialect, receipt_id = self._endpoint.dialect, reply.receipt_id or ""
         if self._relay.is_closed:
-            raise ShuttingDown
+            error = ShuttingDown()
+            await self._relay.refuse(request, error, receipt_id=receipt_id)
+            raise error
         passage = Passage(
             self._relay,
-            dispatcher,
-            route,
-            outgoing,
+            passing.dispatcher,
+            passing.route,
+            outgoing_of(scope, passing.body),
             request,
-            reply.receipt_id or "",
+            receipt_id,
             tap=lambda streamed: tap_for(dialect, streamed=streamed),
-            strips_usage=seen.stream and not seen.wants_usage,
+            strips_usage=passing.seen.stream and not passing.seen.wants_usage,
         )
         watching = asyncio.create_task(let_go_when_gone(receive, passage))
         try:
             async for piece in passage:
                 if isinstance(piece, Head):
                     await reply.pass_on(piece.status, piece.headers)
-                elif piece:
-                    await reply.more(piece)
+                else:
+                    await reply.more(piece, is_last=passage.is_over)
             await reply.end()
         finally:
             passage.let_go()

@@ -12,21 +12,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from taximeter.errors import CapacityError, InvariantBroken, RequestError, TaximeterError, UpstreamError
-from taximeter.gateway.relay import Relay, ShuttingDown, described, done_in_time
+from taximeter.errors import InvariantBroken, TaximeterError, UpstreamError
+from taximeter.gateway.relay import Relay, ShuttingDown, described, done_in_time, outcome_of_error
 from taximeter.providers.sighting import Found, Seen, Tap
 from taximeter.providers.sse import Framer
-from taximeter.records import Attempt, Outcome, Phase, Receipt, Request, Served, Stopwatch
+from taximeter.records import Outcome, Phase, Receipt, Request, Served, Stopwatch
 from taximeter.upstreams.config import Route
-from taximeter.upstreams.dispatch import Dispatcher, NobodyAnswers, Outgoing
+from taximeter.upstreams.dispatch import Dispatcher, Outgoing, Trail, phases_of
 from taximeter.upstreams.headers import Headers
+from taximeter.upstreams.secrets import concealed, keys_shown
 
 if TYPE_CHECKING:
-    from taximeter.upstreams.client import Incoming, Read
+    from taximeter.upstreams.incoming import Incoming, Read
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +36,7 @@ _LARGEST_BODY_BYTES: Final = 64 * 1024 * 1024  # what is longer passes unread
 _MOST_UNREAD_BYTES: Final = 8 * 1024 * 1024  # of a stream whose client is slow; then its upstream waits too
 _AFTER_THE_END_S: Final = 0.25  # how long a connection may take to end once its stream has
 _REQUEST_ID_HEADERS: Final = ("request-id", "x-request-id")
+_BODILESS: Final = frozenset({204, 304})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,16 @@ class Head:
 
 
 Piece = Head | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """What a passage came to. `error` is for the receipt; its reader is told it too unless it `was_passed_on`: then the
+    reader has the provider's own words."""
+
+    outcome: Outcome
+    error: TaximeterError | None = None
+    was_passed_on: bool = False
 
 
 class Passage:
@@ -75,18 +88,25 @@ class Passage:
         self._strips_usage = strips_usage
         self._watch = Stopwatch(request.received_ns)
         self._begun = relay.begin(request, receipt_id)
-        self._pieces: asyncio.Queue[Piece | TaximeterError | None] = asyncio.Queue()
-        self._held: list[Piece] = []
+        self._trail = Trail()
+        self._incoming: Incoming | None = None
+        self._last_arrival_ns = request.received_ns
+
+        # Towards the reader. `None` is the end.
+        self._pieces: deque[Piece | TaximeterError | None] = deque()
+        self._has_pieces = asyncio.Event()
         self._unread_bytes = 0
         self._was_read = asyncio.Event()
-        self._incoming: Incoming | None = None
-        self._tries: tuple[Attempt, ...] = ()
+        self._head: Head | None = None  # of a stream, until the ledger has noted that it began
+        self._held: list[Piece] = []  # until the receipt is durable
+
+        self._end: _End | None = None  # known before anybody let go
         self._is_let_go = False
-        self._is_whole = False  # and was so before anybody let go
-        self._is_recording = False
         self._told: TaximeterError | None = None
+        self._stop: asyncio.TimerHandle | None = None
+        self._is_under_way = False
+        self._may_stop = True
         self._receipt: Receipt | None = None
-        self._last_arrival_ns = request.received_ns
         self._run = asyncio.create_task(self._to_the_end(), name=f"passage {request.id}")
         relay.follow(self)
 
@@ -97,8 +117,19 @@ class Passage:
             raise InvariantBroken(f"request {self.request.id} has no receipt")
         return self._receipt
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing follows what was read last, as far as is known."""
+        return bool(self._pieces) and self._pieces[0] is None
+
     async def __aiter__(self) -> AsyncIterator[Piece]:
-        while (piece := await self._pieces.get()) is not None:
+        while True:
+            while not self._pieces:
+                self._has_pieces.clear()
+                await self._has_pieces.wait()
+            piece = self._pieces.popleft()
+            if piece is None:
+                return
             if isinstance(piece, TaximeterError):
                 raise piece
             if isinstance(piece, bytes):
@@ -113,9 +144,13 @@ class Passage:
             return
         self._is_let_go = True
         self._told = error
+        self._trail.is_wanted = False
         self._was_read.set()
-        drain_s = 0.0 if error is not None or self._incoming is None else self._incoming.upstream.drain_s
-        asyncio.get_running_loop().call_later(drain_s, self._stop_reading)
+        drain_s = 0.0
+        if error is None and self._end is None:
+            tried = self._route.upstreams if self._incoming is None else (self._incoming.upstream,)
+            drain_s = max(upstream.drain_s for upstream in tried)
+        self._stop = asyncio.get_running_loop().call_later(drain_s, self._stop_reading)
 
     async def abort(self, error: TaximeterError | None = None, *, patience_s: float | None = None) -> None:
         """Stop, and return when the receipt is durable, or after `patience_s`."""
@@ -124,129 +159,181 @@ class Passage:
         await asyncio.wait([self._run], timeout=patience_s)
 
     def _stop_reading(self) -> None:
-        if not self._is_recording:
+        if not self._is_under_way:  # a task that is cancelled before it has begun never begins: then who writes it up?
+            asyncio.get_running_loop().call_soon(self._stop_reading)
+        elif self._may_stop and not self._run.done():
             self._run.cancel()
 
     async def _to_the_end(self) -> None:
-        outcome: Outcome
-        error: TaximeterError | None = None
+        self._is_under_way = True
         try:
-            outcome, error = await self._pass()
+            end = await self._to_an_end()
+            self._may_stop = False
+            try:
+                await self._record(end)
+            except Exception:  # noqa: BLE001 - whatever it is, it has a receipt
+                _log.exception("request %s is LOST: it could not be brought to its receipt", self.request.id)
+                self._relay.receipts_lost += 1
+            finally:
+                self._relay.forget(self)
+                self._give(*self._held, *([] if end.error is None or end.was_passed_on else [end.error]))
+            await self._see_off()
+        finally:
+            self._close()
+            self._give(None)
+
+    async def _to_an_end(self) -> _End:
+        try:
+            end = await self._pass()
         except asyncio.CancelledError:
-            outcome = Outcome.COMPLETED
+            end = self._end or _End(Outcome.ABORTED)
             if not self._is_let_go:  # the event loop is going down
                 self._is_let_go, self._told = True, ShuttingDown()
         except TaximeterError as broken:
-            outcome, error = _outcome_of(broken), broken
+            end = _End(outcome_of_error(broken), broken)
         except Exception:  # noqa: BLE001 - whatever it is, it has a receipt
             _log.exception("request %s broke the gateway", self.request.id)
-            outcome, error = Outcome.FAILED, InvariantBroken("the gateway broke", hint="the server's log says how")
-        finally:
-            if self._incoming is not None:
-                self._incoming.close()
-        if self._is_let_go and not self._is_whole:
-            outcome, error = Outcome.ABORTED, self._told
-        self._is_recording = True
-        try:
-            await self._record(outcome, error)
-        except Exception:  # noqa: BLE001 - whatever it is, it has a receipt
-            _log.exception("request %s is LOST: it could not be brought to its receipt", self.request.id)
-            self._relay.receipts_lost += 1
-        finally:
-            self._relay.forget(self)
-            for piece in (*self._held, *([error] if error else []), None):
-                self._pieces.put_nowait(piece)
+            end = _End(Outcome.FAILED, InvariantBroken("the gateway broke", hint="the server's log says how"))
+        self._head = None  # what has not begun by now has its own status for what became of it
+        return _End(Outcome.ABORTED, self._told) if self._is_let_go and self._end is None else end
 
-    async def _pass(self) -> tuple[Outcome, TaximeterError | None]:
+    async def _pass(self) -> _End:
         try:
-            reached = await self._dispatcher.reach(self._route.upstreams, self._outgoing)
-        except NobodyAnswers as error:
-            self._tries = error.tries
-            self._stamp_tries(is_answered=False)
-            raise
-        self._incoming = incoming = reached.incoming
-        self._tries = reached.tries
-        self._stamp_tries(is_answered=True)
+            incoming = await self._dispatcher.reach(self._route.upstreams, self._outgoing, self._trail)
+            self._incoming = incoming
+        finally:
+            is_answered = self._incoming is not None
+            for phase, at_ns in phases_of(self._trail.tries, self.request.received_ns, is_answered=is_answered):
+                self._watch.enter(phase, at_ns)
         self._note_arrival(incoming.begun)
         media_type = (incoming.header("content-type") or "").partition(";")[0].strip().lower()
+        if incoming.packed_as is not None:
+            return await self._unread(incoming, b"")
         if media_type == "text/event-stream" and incoming.status == 200:
             return await self._stream(incoming)
         return await self._whole(incoming)
 
-    async def _stream(self, incoming: Incoming) -> tuple[Outcome, TaximeterError | None]:
+    async def _stream(self, incoming: Incoming) -> _End:
         tap = self._tap = self._make_tap(True)
         framer = Framer()
-        if self._begun is not None:
-            # Nobody sees a token of a request that the ledger would forget if the process died now.
-            await done_in_time(self._begun)
-        self._pieces.put_nowait(Head(incoming.status, incoming.headers))
-        ended = failed = False
-        while not ended and (read := await incoming.read()) is not None:
+        self._head = Head(incoming.status, incoming.headers)
+        if self._begun is None:
+            self._show_head()
+        else:
+            self._begun.add_done_callback(lambda _: self._show_head())
+        failed = False
+        while (read := await incoming.read()) is not None:
             self._note_arrival(read)
-            passed = bytearray()
+            passed: list[bytes] = []
             for frame in framer.feed(read.data):
                 seen = tap.event(frame.name, frame.data)
                 if seen & Seen.TOKENS:
                     self._relay.note_tokens(self.request)
                     self._watch.tokens(read.arrived_ns, answer=bool(seen & Seen.ANSWER))
-                failed |= bool(seen & Seen.ERROR)
-                if ended or seen & Seen.END:
-                    self._is_whole = self._is_whole or not self._is_let_go
-                    ended = True
+                failed = failed or bool(seen & Seen.ERROR)
+                if self._held or seen & Seen.END:
                     self._held.append(frame.raw)
                 elif not (self._strips_usage and seen & Seen.USAGE_ONLY):
-                    passed += frame.raw
-            await self._forward(bytes(passed))
-        if ended:
-            await self._see_off(incoming)
-        if (rest := framer.rest()) is not None:
-            tap.event(rest.name, rest.data)  # some streams lack their last empty line
+                    passed.append(self._without_keys(frame.raw) if seen & Seen.ERROR else frame.raw)
+            await self._forward(b"".join(passed))
+            if self._held:
+                break
+        else:
+            await self._forward(b"")
+        if (rest := framer.rest()) is not None:  # some streams lack their last empty line
+            tap.event(rest.name, rest.data)
             self._held.append(rest.raw)
         found = tap.found()
         if failed or found.error is not None:
-            return Outcome.FAILED, None  # the client has read it in the provider's own words
-        if not ended and not found.is_whole:  # some streams end without saying so
-            return Outcome.FAILED, UpstreamError(f"{incoming.upstream.name} ended before its answer did")
-        return Outcome.COMPLETED, None
+            return self._ended(_End(Outcome.FAILED))
+        # Some streams end without their last event; that every choice ended for a reason of its own is enough.
+        if not (found.is_whole or len(found.finish_reasons) >= self.request.sampling.choices):
+            raise UpstreamError(f"{incoming.upstream.name} ended before its answer did")
+        return self._ended(_End(Outcome.COMPLETED))
 
-    async def _whole(self, incoming: Incoming) -> tuple[Outcome, TaximeterError | None]:
-        body = bytearray()
+    async def _whole(self, incoming: Incoming) -> _End:
+        received = bytearray()
         async for read in incoming:
             self._note_arrival(read)
-            body += read.data
-            if len(body) > _LARGEST_BODY_BYTES:
-                return await self._unread(incoming, bytes(body))
+            received += read.data
+            if len(received) > _LARGEST_BODY_BYTES:
+                return await self._unread(incoming, bytes(received))
+        body = bytes(received)
         tap = self._tap = self._make_tap(False)
-        tap.whole(bytes(body))
-        self._is_whole = not self._is_let_go
-        self._held += [Head(incoming.status, incoming.headers), bytes(body)]
-        return _outcome_of_status(incoming.status), None
+        tap.whole(body)
+        headers = incoming.headers
+        if incoming.status >= 300:
+            body = self._without_keys(body)
+        if incoming.status not in _BODILESS:
+            headers.append((b"content-length", str(len(body)).encode()))
+        self._held += [Head(incoming.status, headers), body]
+        outcome = _outcome_of_status(incoming.status)
+        found = tap.found()
+        if outcome is not Outcome.COMPLETED or found.error is not None:
+            return self._ended(_End(outcome if incoming.status >= 300 else Outcome.FAILED))
+        if not found.is_whole:
+            what = "nothing" if not body else "no JSON"
+            error = UpstreamError(f"{incoming.upstream.name} answered with status {incoming.status} and {what}")
+            return self._ended(_End(Outcome.FAILED, error, was_passed_on=True))
+        return self._ended(_End(outcome))
 
-    async def _unread(self, incoming: Incoming, begun: bytes) -> tuple[Outcome, TaximeterError | None]:
-        self._pieces.put_nowait(Head(incoming.status, incoming.headers))
+    async def _unread(self, incoming: Incoming, begun: bytes) -> _End:
+        self._tap = None
+        if self._begun is not None:
+            await done_in_time(self._begun)
+        self._give(Head(incoming.status, incoming.headers))
         await self._forward(begun)
         async for read in incoming:
             self._note_arrival(read)
             await self._forward(read.data)
-        return _outcome_of_status(incoming.status), None
+        return self._ended(_End(_outcome_of_status(incoming.status)))
+
+    def _ended(self, end: _End) -> _End:
+        """It is known what the answer came to: who lets go now, does so too late to change that."""
+        if not self._is_let_go:
+            self._end = end
+        return end
+
+    def _show_head(self) -> None:
+        """Nobody sees anything of a stream that the ledger would forget if the process died now."""
+        if self._head is not None:
+            self._give(self._head)
+            self._head = None
 
     async def _forward(self, data: bytes) -> None:
+        if self._head is not None and self._begun is not None:
+            await done_in_time(self._begun)
+            self._show_head()
         if not data or self._is_let_go:
             return
         self._unread_bytes += len(data)
-        self._pieces.put_nowait(data)
+        self._give(data)
         while self._unread_bytes > _MOST_UNREAD_BYTES and not self._is_let_go:
             self._was_read.clear()
             await self._was_read.wait()
 
-    async def _see_off(self, incoming: Incoming) -> None:
-        """Let the connection end, so that it can serve the next request."""
+    def _give(self, *pieces: Piece | TaximeterError | None) -> None:
+        self._pieces.extend(pieces)
+        self._has_pieces.set()
+
+    async def _see_off(self) -> None:
+        """Let the answer end after its last event, with what may come yet, so that its connection serves again."""
+        incoming = self._incoming
+        if incoming is None or self._end is None or incoming.is_over or self._is_let_go:
+            return
+        self._may_stop = True
         try:
             async with asyncio.timeout(_AFTER_THE_END_S):
                 while (read := await incoming.read()) is not None:
-                    self._held.append(read.data)
-        except (TimeoutError, UpstreamError):
+                    self._give(read.data)
+        except (TimeoutError, UpstreamError, asyncio.CancelledError):
             pass  # the answer is whole all the same
+
+    def _close(self) -> None:
+        if self._stop is not None:
+            self._stop.cancel()
+        if self._incoming is not None:
+            self._incoming.close()
 
     def _note_arrival(self, read: Read) -> None:
         """What waited for us to read it, waited in the gateway."""
@@ -255,61 +342,59 @@ class Passage:
             self._watch.enter(Phase.GATEWAY, read.arrived_ns)
             self._watch.enter(Phase.UPSTREAM, read.read_ns)
 
-    def _stamp_tries(self, *, is_answered: bool) -> None:
-        for attempt in self._tries:
-            started_ns = self.request.received_ns + attempt.started_ns
-            self._watch.enter(Phase.UPSTREAM, started_ns)
-            if attempt is not self._tries[-1] or not is_answered:
-                self._watch.enter(Phase.GATEWAY, started_ns + attempt.duration_ns)
-
-    async def _record(self, outcome: Outcome, error: TaximeterError | None) -> None:
-        if self._is_whole:  # else it was waited for until now
+    async def _record(self, end: _End) -> None:
+        if self._end is not None:  # else it was waited for until now
             self._watch.enter(Phase.GATEWAY, self._last_arrival_ns)
         found = None if self._tap is None else self._tap.found()
-        told = described(error) if error is not None else None if found is None else found.error
+        told = described(end.error) if end.error is not None else None if found is None else found.error
         self._receipt = await self._relay.record(
             self.request,
             self.receipt_id,
             self._watch,
-            outcome,
-            served=self._served(found, outcome),
+            end.outcome,
+            served=self._served(found, end.outcome),
             finish_reasons=() if found is None else found.finish_reasons,
-            error=told,
-            unmeasured_reason=self._why_unmeasured(found, outcome),
+            error=None if told is None else self._without_keys(told.encode()).decode(),
+            unmeasured_reason=self._why_unmeasured(end),
         )
 
     def _served(self, found: Found | None, outcome: Outcome) -> Served:
         incoming = self._incoming
-        upstream = None if incoming is None else incoming.upstream
-        has_usage = found is not None and (incoming is None or incoming.status < 300)
+        tries = tuple(self._trail.tries)
+        tried = tries[-1].upstream if tries else self._route.upstreams[0].name
+        has_usage = found is not None and incoming is not None and incoming.status < 300
         ids = [incoming.header(name) for name in _REQUEST_ID_HEADERS] if incoming is not None else []
         return Served(
             at_ns=self._last_arrival_ns,
             usage=found.usage if found is not None and has_usage else None,
             work=None,
-            served_by=upstream.name if upstream is not None else self._route.upstreams[0].name,
+            served_by=tried if incoming is None else incoming.upstream.name,
             model=(found.model if found else None) or self._route.send_as or self.request.model,
             terms=found.terms if found else None,
             upstream_request_id=next((each[:200] for each in ids if each), None),
-            tries=self._tries,
+            tries=tries,
             spent_ns=found.spent_ns if found and outcome is Outcome.COMPLETED else {},
         )
 
-    def _why_unmeasured(self, found: Found | None, outcome: Outcome) -> str | None:
-        if self._incoming is None:
+    def _why_unmeasured(self, end: _End) -> str | None:
+        incoming = self._incoming
+        if incoming is None:
             return "no upstream began to answer"
-        if self._incoming.status >= 300:
-            return f"{self._incoming.upstream.name} answered with status {self._incoming.status}"
-        if found is None:
-            return "the answer was not looked at: it was too long" if outcome is Outcome.COMPLETED else "it broke off"
-        return None
+        if incoming.status >= 300:
+            return f"{incoming.upstream.name} answered with status {incoming.status}"
+        if self._tap is not None:
+            return None
+        if incoming.packed_as is not None:
+            return f"the answer was not looked at: it is packed as {incoming.packed_as!r}, which was not asked for"
+        return "the answer was not looked at: it was too long" if end is self._end else "it broke off"
+
+    def _without_keys(self, data: bytes) -> bytes:
+        if self._incoming is None:
+            return data
+        return concealed(data, keys_shown(self._incoming.upstream.key, self._outgoing.headers))
 
 
 def _outcome_of_status(status: int) -> Outcome:
-    if status < 400:
+    if status < 300:
         return Outcome.COMPLETED
-    return Outcome.FAILED if status >= 500 or status in (408, 429) else Outcome.REFUSED
-
-
-def _outcome_of(error: TaximeterError) -> Outcome:
-    return Outcome.REFUSED if isinstance(error, (RequestError, CapacityError)) else Outcome.FAILED
+    return Outcome.REFUSED if 400 <= status < 500 else Outcome.FAILED

@@ -7,6 +7,8 @@ way. Refuses to know: whether the rest makes sense: that is for whoever answers.
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,6 +44,8 @@ class _StreamOptions(msgspec.Struct):
 
 _body = msgspec.json.Decoder(_Body)
 _options = msgspec.json.Decoder(_StreamOptions)
+_KEY: Final = re.compile(rb'[ \t\r\n]*("(?:[^"\\]|\\.)*+")[ \t\r\n]*:[ \t\r\n]*')
+_AFTER_VALUE: Final = re.compile(rb"[ \t\r\n]*[,}]")
 _list = msgspec.json.Decoder(list[msgspec.Raw])
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -88,20 +92,61 @@ def peek(body: bytes) -> Peek:
 def sent(body: bytes, seen: Peek, dialect: Dialect, *, send_as: str | None) -> bytes:
     """The body as it goes on: the client's own bytes, unless the upstream has another name for the model, or must be
     asked for the usage of a stream."""
-    asks_usage = dialect in (Dialect.OPENAI_CHAT, Dialect.OPENAI_COMPLETIONS) and seen.stream and not seen.wants_usage
-    if not asks_usage and send_as is None:
-        return body
-    fields = _object.decode(body)
+    changes: dict[str, object] = {}
     if send_as is not None:
-        fields["model"] = msgspec.Raw(msgspec.json.encode(send_as))
-    if asks_usage:
-        try:
-            options = _object.decode(fields.get("stream_options", b"{}"))
-        except msgspec.DecodeError:
-            options = {}
-        options["include_usage"] = msgspec.Raw(b"true")
-        fields["stream_options"] = msgspec.Raw(msgspec.json.encode(options))
-    return msgspec.json.encode(fields)
+        changes["model"] = send_as
+    if dialect in (Dialect.OPENAI_CHAT, Dialect.OPENAI_COMPLETIONS) and seen.stream and not seen.wants_usage:
+        options = _body.decode(body).stream_options
+        if (written := bytes(options)) in (b"", b"null"):
+            changes["stream_options"] = {"include_usage": True}
+        elif written[:1] == b"{":
+            changes["stream_options"] = msgspec.Raw(spliced(written, {"include_usage": True}))
+        # Anything else is for the upstream to refuse.
+    return spliced(body, changes) if changes else body
+
+
+def spliced(text: bytes, changes: Mapping[str, object]) -> bytes:
+    """A JSON object, with other values for some of its keys; where it has none of that name, it is put in front. All
+    other bytes stay as they are. Raises msgspec.DecodeError for what is no object.
+
+    An object that has a key twice is written anew, with its last values: which of them others read is uncertain.
+    """
+    fields = _object.decode(text)
+    encoded = {key: msgspec.json.encode(value) for key, value in changes.items()}
+    places = _places(text, fields)
+    if places is None:
+        return msgspec.json.encode(fields | {key: msgspec.Raw(value) for key, value in encoded.items()})
+    pieces: list[bytes] = []
+    opened = text.index(b"{") + 1
+    pieces.append(text[:opened])
+    new = [b'"%s":%s' % (key.encode(), value) for key, value in encoded.items() if key not in fields]
+    pieces.append(b",".join(new))
+    if new and fields:
+        pieces.append(b",")
+    done = opened
+    for start, end, key in sorted((*places[key], key) for key in encoded if key in places):
+        pieces += [text[done:start], encoded[key]]
+        done = end
+    pieces.append(text[done:])
+    return b"".join(pieces)
+
+
+def _places(text: bytes, fields: Mapping[str, msgspec.Raw]) -> dict[str, tuple[int, int]] | None:
+    """Where the value of each key of an object stands; None where a key comes twice. The values' own lengths are known,
+    so that nothing within them is looked at."""
+    places: dict[str, tuple[int, int]] = {}
+    at = text.index(b"{") + 1
+    for name, value in fields.items():
+        key = _KEY.match(text, at)
+        if key is None or msgspec.json.decode(key[1]) != name:
+            return None
+        end = key.end() + len(memoryview(value))
+        # A value that is not the one at this place is a later one of the same key.
+        if not text.startswith(memoryview(value), key.end()) or (after := _AFTER_VALUE.match(text, end)) is None:
+            return None
+        places[name] = (key.end(), end)
+        at = after.end()
+    return places if text[at - 1 : at] == b"}" or not fields else None
 
 
 def _wants_usage(options: msgspec.Raw) -> bool:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
-from taximeter.errors import CapacityError, InvariantBroken, RequestError, TaximeterError
+from taximeter.errors import CapacityError, InvariantBroken, RequestError, TaximeterError, UpstreamRefused
 from taximeter.ledger import Ledger
 from taximeter.pricing import Settler
 from taximeter.pricing.shared_machine import Machines
@@ -137,7 +137,7 @@ class Relay:
         except BaseException as error:  # noqa: BLE001 - whatever it is, it has a receipt
             # A backend that is closing has no room, and will not have any later.
             told = ShuttingDown() if self._closed and isinstance(error, CapacityError) else _as_our_own(error)
-            await self._record_unserved(request, receipt_id, watch, _outcome_of_refusal(told), described(told))
+            await self._record_unserved(request, receipt_id, watch, outcome_of_error(told), described(told))
             raise told from told.__cause__
         exchange = Exchange(self, request, receipt_id, answer, watch, begun)
         self._running.add(exchange)
@@ -423,7 +423,7 @@ class Exchange:
         choices = range(self.request.sampling.choices)
         # A hang-up that came after every choice's own end came too late to matter.
         is_whole = len(reasons) == len(choices) and FinishReason.CANCELLED not in reasons.values()
-        outcome = Outcome.COMPLETED if error is None else _outcome_of_refusal(error)
+        outcome = Outcome.COMPLETED if error is None else outcome_of_error(error)
         if self._abort is not None and not is_whole:
             outcome, error = Outcome.ABORTED, self._abort.error or error
             reasons = {choice: reasons.get(choice, FinishReason.CANCELLED) for choice in choices}
@@ -464,7 +464,10 @@ def _as_our_own(error: BaseException) -> TaximeterError:
     return broken
 
 
-def _outcome_of_refusal(error: TaximeterError) -> Outcome:
+def outcome_of_error(error: TaximeterError) -> Outcome:
+    """Whether it was refused or failed, by what became of it."""
+    if isinstance(error, UpstreamRefused):
+        return Outcome.REFUSED if error.status is not None and error.status < 500 else Outcome.FAILED
     return Outcome.REFUSED if isinstance(error, (RequestError, CapacityError)) else Outcome.FAILED
 
 

@@ -28,6 +28,7 @@ class Reply:
         self._endpoint = endpoint
         self._request_id = request_id
         self._begun = False
+        self._takes_events = True
         self._ended = False
 
     async def stream(self, data: bytes, *, more: bool = True) -> None:
@@ -47,11 +48,13 @@ class Reply:
 
     async def pass_on(self, status: int, headers: Headers) -> None:
         """Begin as somebody else began, with their headers."""
+        media_types = [value for name, value in headers if name == b"content-type"]
+        self._takes_events = any(each.startswith(b"text/event-stream") for each in media_types)
         await self._begin(status, headers)
 
-    async def more(self, data: bytes) -> None:
+    async def more(self, data: bytes, *, is_last: bool = False) -> None:
         """Go on."""
-        await self._write(data, more=True)
+        await self._write(data, more=not is_last)
 
     async def end(self, data: bytes = b"") -> None:
         """Send the last piece."""
@@ -59,11 +62,12 @@ class Reply:
             await self._write(data, more=False)
 
     async def fail(self, error: Exception) -> None:
-        """Tell the client: with a status if there is still time, else as the last event of the stream."""
+        """Tell the client: with a status if there is still time, else as the last event of the stream. What is neither
+        is left without its end, and the server then cuts the connection: it must not look whole."""
         http = as_http(error, self._request_id)
         if not self._begun:
             await self.whole(http.status, self._endpoint.error_body(http.fault), http.headers)
-        elif not self._ended:
+        elif not self._ended and self._takes_events:
             last = None if self.writer is None else self.writer.broken(http.fault)
             await self._write(last or self._endpoint.error_event(http.fault), more=False)
 

@@ -72,6 +72,7 @@ class FaultKind(StrEnum):
     """What sort of thing went wrong, as far as a client can do something about it."""
 
     INVALID_REQUEST = "invalid_request"  # it has to change the request
+    AUTHENTICATION = "authentication"  # it has to show another key
     PERMISSION = "permission"  # it may not ask here
     NOT_FOUND = "not_found"  # what it asks for is not here
     TOO_LARGE = "too_large"  # the request is longer than what is read

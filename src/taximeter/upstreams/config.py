@@ -67,7 +67,7 @@ class Upstream:
     url: str
     speaks: Family
     key: Secret | None = None
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     provider: str | None = None
     machine_rate: MachineRate | None = None
     connect_timeout_s: float = 10.0
@@ -75,7 +75,7 @@ class Upstream:
     idle_timeout_s: float = 300.0
     retries: int = 1
     drain_s: float = 0.0
-    proxy: str | None = None
+    proxy: str | None = field(default=None, repr=False)  # it may have a password in it
     metrics_url: str | None = None
 
 

@@ -6,14 +6,21 @@ Refuses to know: what it opens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from taximeter.errors import ConfigError
+from taximeter.upstreams.headers import KEY_HEADERS
 
 _FROM_ENVIRONMENT: Final = "env:"
 _FROM_FILE: Final = "file:"
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+
+
+_CONCEALED: Final = b"[key]"
+_SHORTEST_KEY_BYTES: Final = 8  # what is shorter is no key, and may be part of any word
 
 
 class Secret:
@@ -44,6 +51,8 @@ def read_secret(where: str, environ: Mapping[str, str], *, base: Path) -> Secret
     """
     if where.startswith(_FROM_ENVIRONMENT):
         name = where.removeprefix(_FROM_ENVIRONMENT)
+        if not _VARIABLE.fullmatch(name):  # it may be the key itself
+            raise ConfigError("env: is followed by the name of a variable", hint='for example "env:OPENAI_API_KEY"')
         text = environ.get(name, "").strip()
         if not text:
             raise ConfigError(f"the environment variable {name} is not set", hint=f"export {name}=...")
@@ -62,3 +71,18 @@ def read_secret(where: str, environ: Mapping[str, str], *, base: Path) -> Secret
     if not (text.isascii() and text.isprintable()):
         raise ConfigError(f"the key from {where} cannot be sent: it must be one line of ASCII")
     return Secret(text, where)
+
+
+def concealed(data: bytes, keys: Iterable[bytes]) -> bytes:
+    """`data` without `keys`: some servers repeat in their complaints what they were shown."""
+    for key in keys:
+        if len(key) >= _SHORTEST_KEY_BYTES and key in data:
+            data = data.replace(key, _CONCEALED)
+    return data
+
+
+def keys_shown(key: Secret | None, headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
+    """What an upstream was shown, and must not repeat to others: its own key, or those in the client's `headers`."""
+    if key is not None:
+        return [key.reveal().encode()]
+    return [value.rpartition(b" ")[2] for name, value in headers if name in KEY_HEADERS]

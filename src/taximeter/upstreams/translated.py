@@ -6,23 +6,23 @@ dialect. Where both ends speak the same, nothing is translated: that is the gate
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from taximeter.clock import Clock
-from taximeter.errors import CapacityError, RequestError, TaximeterError, UpstreamError
+from taximeter.errors import TaximeterError, UpstreamError, UpstreamRefused
 from taximeter.providers import anthropic, openai
 from taximeter.providers.metering import tap_for
 from taximeter.providers.reading import AnswerReader
-from taximeter.providers.sighting import Tap
+from taximeter.providers.sighting import Seen, Tap
 from taximeter.providers.sse import Framer
 from taximeter.records import (
-    Attempt,
     ChoiceFinished,
     Dialect,
     Event,
+    FinishReason,
     Phase,
     PhaseEntered,
     Prompt,
@@ -31,15 +31,17 @@ from taximeter.records import (
     Usage,
 )
 from taximeter.upstreams.config import Family, Route
-from taximeter.upstreams.dispatch import Dispatcher, NobodyAnswers, Outgoing
+from taximeter.upstreams.dispatch import Dispatcher, Outgoing, Trail, phases_of, retry_after_s
 from taximeter.upstreams.headers import Headers
+from taximeter.upstreams.secrets import concealed, keys_shown
 
 if TYPE_CHECKING:
-    from taximeter.upstreams.client import Incoming
+    from taximeter.upstreams.incoming import Incoming
 
 _ANTHROPIC_VERSION: Final = b"2023-06-01"
 _JSON: Final[Headers] = [(b"content-type", b"application/json"), (b"accept", b"text/event-stream")]
 _MOST_REFUSAL_BYTES: Final = 64 * 1024
+_LONGEST_DRAIN_S: Final = 5.0  # less than what a relay that closes waits for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,57 +92,106 @@ class TranslatedAnswer:
         )
         self._tap: Tap = tap_for(words.dialect, streamed=True)
         self._reader = words.reader()
+        self._trail = Trail()
+        self._reaching: asyncio.Task[Incoming] | None = None
         self._incoming: Incoming | None = None
-        self._tries: tuple[Attempt, ...] = ()
         self._is_cancelled = False
+        self._stop: asyncio.TimerHandle | None = None
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         try:
             async for event in self._events():
                 yield event
         finally:
-            self._close()
+            if self._stop is not None:
+                self._stop.cancel()
+            if self._incoming is not None:
+                self._incoming.close()
 
     async def cancel(self) -> Served:
-        """Stop, and say what is known of what it took."""
-        self._is_cancelled = True
-        self._close()
+        """Stop, and say what is known of what it took. An upstream that is to run on a while is read to see that."""
+        if not self._is_cancelled:
+            self._is_cancelled = True
+            self._trail.is_wanted = False
+            drain_s = max(upstream.drain_s for upstream in self._route.upstreams)
+            if drain_s:
+                self._stop = asyncio.get_running_loop().call_later(min(drain_s, _LONGEST_DRAIN_S), self._give_up)
+            else:
+                self._give_up()
         return self._served(self._clock.monotonic_ns())
 
+    def _give_up(self) -> None:
+        if self._reaching is not None:
+            self._reaching.cancel()
+        if self._incoming is not None:
+            self._incoming.close()
+
     async def _events(self) -> AsyncIterator[Event]:
-        yield PhaseEntered(at_ns=self._clock.monotonic_ns(), phase=Phase.UPSTREAM)
-        try:
-            reached = await self._dispatcher.reach(self._route.upstreams, self._outgoing)
-        except NobodyAnswers as error:
-            self._tries = error.tries
-            raise
-        self._incoming, self._tries = reached.incoming, reached.tries
+        if not self._is_cancelled:
+            self._reaching = asyncio.create_task(
+                self._dispatcher.reach(self._route.upstreams, self._outgoing, self._trail)
+            )
+            unreached: UpstreamError | None = None
+            try:
+                self._incoming = await self._reaching
+            except UpstreamError as error:
+                unreached = error
+            except asyncio.CancelledError:
+                if not self._is_cancelled:
+                    raise
+            tries, is_answered = self._trail.tries, self._incoming is not None
+            for phase, at_ns in phases_of(tries, self._request.received_ns, is_answered=is_answered):
+                yield PhaseEntered(at_ns=at_ns, phase=phase)
+            if unreached is not None:
+                raise unreached
+        if self._incoming is None:
+            yield self._served(self._clock.monotonic_ns())
+            return
         if self._incoming.status != 200:
             raise await self._refusal(self._incoming)
-        framer = Framer()
-        waiting: deque[Event] = deque()
         at_ns = self._incoming.begun.arrived_ns
-        try:
-            while not self._is_cancelled and (read := await self._incoming.read()) is not None:
-                at_ns = read.arrived_ns
-                for frame in framer.feed(read.data):
-                    self._tap.event(frame.name, frame.data)
-                    waiting.extend(self._reader.event(frame.name, frame.data, at_ns))
-                while waiting:
-                    yield waiting.popleft()
-        except UpstreamError:
-            if not self._is_cancelled:
-                raise
-        if (rest := framer.rest()) is not None:
-            self._tap.event(rest.name, rest.data)
-            waiting.extend(self._reader.event(rest.name, rest.data, at_ns))
-        waiting.extend(self._reader.end(at_ns))
-        found = self._tap.found()
-        if not (self._is_cancelled or found.is_whole or _have_ended(waiting)):
-            raise UpstreamError(f"{self._incoming.upstream.name} ended before its answer did")
-        while waiting:
-            yield waiting.popleft()
+        async for at_ns, read_ns, events in self._read(self._incoming):
+            if self._is_cancelled:
+                continue  # nobody waits for them, and a finished choice would look as if somebody had
+            if at_ns < read_ns:  # it waited for us
+                yield PhaseEntered(at_ns=at_ns, phase=Phase.GATEWAY)
+                yield PhaseEntered(at_ns=read_ns, phase=Phase.UPSTREAM)
+            for event in events:
+                yield event
         yield self._served(at_ns)
+
+    async def _read(self, incoming: Incoming) -> AsyncIterator[tuple[int, int, Sequence[Event]]]:
+        """What each read comes to, with when it came and when we saw it. The last brings what only the end of the
+        stream says."""
+        framer = Framer()
+        read = incoming.begun
+        has_ended = has_finished = False
+        try:
+            while not has_ended and (later := await incoming.read()) is not None:
+                read = later
+                events: list[Event] = []
+                for frame in framer.feed(read.data):
+                    seen = self._tap.event(frame.name, frame.data)
+                    has_ended = has_ended or bool(seen & Seen.END)
+                    events += self._reader.event(frame.name, frame.data, read.arrived_ns)
+                has_finished = has_finished or _have_finished(events)
+                yield read.arrived_ns, read.read_ns, events
+        except UpstreamError as broken:
+            if self._is_cancelled:
+                return
+            if broken.status is not None and broken.status >= 400:
+                raise UpstreamRefused(f"{incoming.upstream.name}: {broken.message}", status=broken.status) from broken
+            raise
+        incoming.finish()
+        last: list[Event] = []
+        if (rest := framer.rest()) is not None:  # some streams lack their last empty line
+            self._tap.event(rest.name, rest.data)
+            last += self._reader.event(rest.name, rest.data, read.arrived_ns)
+        last += self._reader.end(read.arrived_ns)
+        # And some end without their last event.
+        if not (has_finished or self._is_cancelled or self._tap.found().is_whole or _have_finished(last)):
+            raise UpstreamError(f"{incoming.upstream.name} ended before its answer did")
+        yield read.arrived_ns, read.arrived_ns, last
 
     async def _refusal(self, incoming: Incoming) -> TaximeterError:
         body = bytearray()
@@ -148,36 +199,31 @@ class TranslatedAnswer:
             body += read.data
             if len(body) > _MOST_REFUSAL_BYTES:
                 break
-        self._tap.whole(bytes(body))
+        self._tap.whole(concealed(bytes(body), keys_shown(incoming.upstream.key, ())))
         said = self._tap.found().error or f"status {incoming.status}"
         message = f"{incoming.upstream.name} refused: {said}"
-        if incoming.status in (400, 404, 413, 422):
-            return RequestError(message)
-        if incoming.status in (429, 503, 529):
-            return CapacityError(message, retry_after_s=1.0)
-        return UpstreamError(message, status=incoming.status)
+        if incoming.status < 400:
+            return UpstreamError(f"{incoming.upstream.name} answered with status {incoming.status}")
+        return UpstreamRefused(message, status=incoming.status, retry_after_s=retry_after_s(incoming))
 
     def _served(self, at_ns: int) -> Served:
         found = self._tap.found()
         incoming = self._incoming
         is_answered = incoming is not None and incoming.status == 200
-        upstream = self._route.upstreams[0] if incoming is None else incoming.upstream
+        tries = tuple(self._trail.tries)
+        tried = tries[-1].upstream if tries else self._route.upstreams[0].name
         request_id = None if incoming is None else incoming.header("request-id") or incoming.header("x-request-id")
         return Served(
             at_ns=at_ns,
-            usage=found.usage if is_answered else Usage.unknown("no upstream began to answer"),
+            usage=found.usage if is_answered else Usage.unknown(_why_nothing(incoming)),
             work=None,
-            served_by=upstream.name,
+            served_by=tried if incoming is None else incoming.upstream.name,
             model=found.model or self._route.send_as or self._request.model,
             terms=found.terms,
             upstream_request_id=None if request_id is None else request_id[:200],
-            tries=self._tries,
+            tries=tries,
             spent_ns=found.spent_ns if found.is_whole else {},
         )
-
-    def _close(self) -> None:
-        if self._incoming is not None:
-            self._incoming.close()
 
 
 def translated(
@@ -190,6 +236,12 @@ def translated(
     return TranslatedAnswer(dispatcher, route, request, body, clock)
 
 
-def _have_ended(events: deque[Event]) -> bool:
+def _have_finished(events: Sequence[Event]) -> bool:
     """Whether some choice ended for a reason of its own: a stream may lack its last event."""
-    return any(isinstance(event, ChoiceFinished) and event.reason.value != "cancelled" for event in events)
+    return any(isinstance(event, ChoiceFinished) and event.reason is not FinishReason.CANCELLED for event in events)
+
+
+def _why_nothing(incoming: Incoming | None) -> str:
+    if incoming is None:
+        return "no upstream began to answer"
+    return f"{incoming.upstream.name} answered with status {incoming.status}"

@@ -218,6 +218,7 @@ def models_body(infos: Sequence[ModelInfo], *, created_at: datetime) -> bytes:
 
 _ERROR_TYPES = {
     FaultKind.INVALID_REQUEST: "invalid_request_error",
+    FaultKind.AUTHENTICATION: "authentication_error",
     FaultKind.PERMISSION: "permission_error",
     FaultKind.NOT_FOUND: "not_found_error",
     FaultKind.TOO_LARGE: "request_too_large",
