@@ -7,7 +7,6 @@ Owns: command lines, environments, versions, and where each one's files are. Ref
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Protocol
 
 from engines_lab.door import Door
 from engines_lab.measures import CONTEXT_TOKENS, STREAM_TOKENS, STREAMS, Shape
+from engines_lab.processes import free_port
 from engines_lab.server import Launch
 
 from taximeter import __version__
@@ -105,7 +105,7 @@ class Taximeter:
     def launch(self, model: str, shape: Shape) -> Launch:
         path, home = self.places.packaged[model], self.places.scratch / "taximeter"
         home.mkdir(exist_ok=True)
-        port = _free_port()
+        port = free_port()
         tokens = STREAMS * STREAM_TOKENS if shape is Shape.MANY else CONTEXT_TOKENS
         command = [sys.executable, "-m", "taximeter", "serve", "--model", str(path), "--port", str(port), "--json"]
         settings = {
@@ -153,7 +153,7 @@ class LlamaCpp:
         streams, context = (STREAMS, STREAMS * STREAM_TOKENS) if shape is Shape.MANY else (1, CONTEXT_TOKENS)
         # Its flash attention goes row by row for fewer than 64 of them: a short rest of a prompt is faster without.
         flash = "off" if shape is Shape.PREFIX else "on"
-        port, threads = _free_port(), str(self.places.threads)
+        port, threads = free_port(), str(self.places.threads)
         command = [str(self._program), "-m", str(self._file(model)), "--host", "127.0.0.1", "--port", str(port)]
         command += ["-t", threads, "-tb", threads, "-np", str(streams), "-c", str(context), "-fa", flash]
         # A cache of its own for each stream and none of prompts in host memory: faster on another machine, not compared
@@ -194,7 +194,7 @@ class OpenVINO:
         return _said([str(self.places.openvino_python), "-c", ask], "openvino-genai")
 
     def launch(self, model: str, shape: Shape) -> Launch:  # noqa: ARG002 - one set-up is best for both
-        port = _free_port()
+        port = free_port()
         command = [str(self.places.openvino_python), str(_OPENVINO_SERVER), str(self._folder(model))]
         command += ["--port", str(port), "--threads", str(self.places.threads)]
         return Launch(command=command, environment={}, door=Door(port, "model"), files=[self._folder(model)])
@@ -236,7 +236,7 @@ class VLLM:
         return _said([str(self._program and self._program.with_name("python")), "-c", ask], "vllm")
 
     def launch(self, model: str, shape: Shape) -> Launch:  # noqa: ARG002 - one set-up is best for both
-        port = _free_port()
+        port = free_port()
         command = [str(self._program), "serve", str(self._folder(model)), "--served-model-name", "model"]
         command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16"]
         command += ["--max-model-len", str(CONTEXT_TOKENS), "--max-num-seqs", str(STREAMS)]
@@ -285,9 +285,3 @@ def _said(command: Sequence[str], word: str) -> str:
     )
     lines = (told.stdout + told.stderr).splitlines()
     return next((line.strip() for line in lines if word in line), "unknown")
-
-
-def _free_port() -> int:
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        return door.getsockname()[1]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import subprocess
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -16,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engines_lab.door import Door, Void
+from engines_lab.processes import end, proportional_mb
 
 _POLL_S = 0.005
-_STOP_PATIENCE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +53,10 @@ async def running(launch: Launch, first_prompt: Sequence[int], log: Path) -> Asy
         )
         try:
             first_token_at = await _first_token_at(process, launch, first_prompt, start_at)
-            memory_mb = _proportional_mb(process.pid)
+            memory_mb = proportional_mb(process.pid)
             yield Started(door=launch.door, start_s=first_token_at - start_at, memory_mb=memory_mb)
         finally:
-            await _stop(process)
+            await end(process)
 
 
 async def _first_token_at(
@@ -73,37 +72,6 @@ async def _first_token_at(
             if time.perf_counter() - start_at > launch.patience_s:
                 raise Void(f"no first token within {launch.patience_s:.0f} s: {no_answer}") from no_answer
         await asyncio.sleep(_POLL_S)
-
-
-async def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the server, and then what it left: a child that lives on would compute beside the next engine."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        await asyncio.to_thread(process.wait, _STOP_PATIENCE_S)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    await asyncio.to_thread(process.wait)
-
-
-def _proportional_mb(pid: int) -> float:
-    """Memory of a process and its descendants; what they share with others counts in parts (PSS)."""
-    kilobytes = 0
-    for member in _tree(pid):
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{member}/smaps_rollup").read_text().splitlines():
-                if line.startswith("Pss:"):
-                    kilobytes += int(line.split()[1])
-    return kilobytes / 1024
-
-
-def _tree(pid: int) -> list[int]:
-    members = [pid]
-    for member in members:  # grows while it is walked
-        with contextlib.suppress(OSError):
-            for children in Path(f"/proc/{member}/task").glob("*/children"):
-                members += [int(child) for child in children.read_text().split()]
-    return members
 
 
 def _read_through(path: Path) -> None:
