@@ -5,8 +5,8 @@
 One mock upstream, one client and every gateway run in processes of their own on loopback, each gateway with one
 worker. In each round every question goes to the mock directly and through each gateway within seconds, forwards and
 backwards by turns. Ours writes a priced receipt for each request to SQLite, durable before the answer's last byte; the
-peers keep no books in this set-up. Peers are not installed by this: bench/gateway_lab/README.md says how; who is missing
-is named.
+peers keep no books in this set-up. Peers are not installed by this: bench/gateway_lab/README.md says how; who is
+missing is named.
 """
 
 from __future__ import annotations
