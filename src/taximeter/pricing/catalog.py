@@ -7,6 +7,7 @@ package), the names models go by, and the refusal to guess. Refuses to know: wha
 from __future__ import annotations
 
 import difflib
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib.resources import files
@@ -25,10 +26,12 @@ _MOST_KNOWN = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """A model by every name it has here, the one that was asked for first; `listing` is its place in the data."""
+    """A model by every name it has here, the one that was asked for first; `listing` is its place in the data,
+    `thresholds` are the lengths of prompts at which prices may change, ascending."""
 
     names: tuple[str, ...]
     listing: Listing | None
+    thresholds: tuple[int, ...]
 
     @property
     def name(self) -> str:
@@ -41,7 +44,10 @@ class Catalog:
     def __init__(self, overlay: Overlay, builtin: Overlay) -> None:
         self._overlay = overlay
         self._builtin = builtin
-        self._known: dict[str, _Found] = {}  # to find a name again takes as long as to charge a request
+        self._thresholds = overlay.thresholds() | builtin.thresholds()
+        # To find a name again takes as long as to charge a request, and to find its prices again longer.
+        self._known: dict[str, _Found] = {}
+        self._quoted: dict[tuple[str, str, int], PriceList] = {}  # by model, tier, and number of thresholds exceeded
 
     @classmethod
     def load(cls, overlay: Path | None = None) -> Catalog:
@@ -78,9 +84,17 @@ class Catalog:
         if input_tokens < 0:
             raise ValueError(f"a prompt of {input_tokens} tokens cannot be")
         found = self._find(model)
-        prices = self._quote(found, at, tier_name(tier), input_tokens, overlaid=True)
+        tier = tier_name(tier)
+        quote = (model, tier, bisect_left(found.thresholds, input_tokens))
+        prices = self._quoted.get(quote)
+        if prices is not None and Period(start=prices.valid_from, end=prices.valid_until).holds(at):
+            return prices
+        prices = self._quote(found, at, tier, input_tokens, overlaid=True)
         if prices is None:
-            raise self._no_price(found, at, tier_name(tier))
+            raise self._no_price(found, at, tier)
+        if len(self._quoted) >= _MOST_KNOWN:
+            self._quoted.clear()
+        self._quoted[quote] = prices
         return prices
 
     def _quote(self, found: _Found, at: datetime, tier: str, input_tokens: int, *, overlaid: bool) -> PriceList | None:
@@ -93,6 +107,7 @@ class Catalog:
             prices = published.price_list(found.listing, at=at, tier=tier, input_tokens=input_tokens)
             if prices is not None:
                 return _limited(prices, period)
+            period = period.within(published.unpriced(found.listing, at=at, tier=tier))
         entry, builtin_period = self._builtin.select(found.names, tier, at)
         if entry is None:
             return None
@@ -151,7 +166,11 @@ class Catalog:
         if listing is None and full_name not in self._written():
             raise self._unknown(model, asked)
         # An alias may have an entry of its own in the overlay, so it stays among the names.
-        return _Found(names=_distinct(full_name, *([] if listing is None else [listing.name])), listing=listing)
+        return _Found(
+            names=_distinct(full_name, *([] if listing is None else [listing.name])),
+            listing=listing,
+            thresholds=tuple(sorted(self._thresholds | (set() if listing is None else published.thresholds(listing)))),
+        )
 
     def _owner(self, model: str, asked: str) -> str:
         """The provider of a model that was named without one."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
-from fractions import Fraction
 
 from taximeter.errors import PricingError
 from taximeter.records import (
@@ -40,8 +39,10 @@ def picodollars(quantity: int, rate: Rate) -> int:
     It rounds nothing as long as the rate has at most six decimals per million, as published prices do. Exact integers
     throughout, so no quantity is too large.
     """
-    dollars_numerator, dollars_denominator = rate.amount.as_integer_ratio()
-    return round(Fraction(quantity * dollars_numerator * PICODOLLARS_PER_DOLLAR, dollars_denominator * rate.per))
+    numerator, denominator = rate.amount.as_integer_ratio()
+    denominator *= rate.per
+    whole, rest = divmod(quantity * numerator * PICODOLLARS_PER_DOLLAR, denominator)
+    return whole + (2 * rest > denominator or (2 * rest == denominator and whole % 2))
 
 
 def dollars(amount_picodollars: int) -> Decimal:

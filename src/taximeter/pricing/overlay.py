@@ -130,6 +130,10 @@ class Overlay:
         """Every model that has an entry of its own, once."""
         return list(dict.fromkeys(entry.model for entry in self._entries if not entry.model.endswith("/*")))
 
+    def thresholds(self) -> set[int]:
+        """The lengths of prompts beyond which some entry has other rates."""
+        return {above for entry in self._entries for above, _ in entry.contexts}
+
     def tiers(self, names: Sequence[str], at: datetime) -> list[str]:
         """The tiers that have an entry at `at` for a model known under `names`."""
         tiers = dict.fromkeys(entry.tier for entry in self._entries)

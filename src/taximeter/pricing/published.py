@@ -27,7 +27,7 @@ from genai_prices.types import (
     TimeOfDateConstraint,
 )
 
-from taximeter.pricing.periods import midnight, period_around
+from taximeter.pricing.periods import Period, midnight, period_around
 from taximeter.records import PriceList, Rate
 
 SOURCE = f"genai-prices {version('genai-prices')}"
@@ -150,6 +150,21 @@ def price_list(entry: Listing, *, at: datetime, tier: str, input_tokens: int) ->
         valid_from=period.start,
         valid_until=period.end,
     )
+
+
+def unpriced(entry: Listing, *, at: datetime, tier: str) -> Period:
+    """The period around `at` in which the data have no price for that tier, where they have none at `at`."""
+    return period_around(at, lambda instant: _pieces(entry, instant, tier) is None, _boundaries(entry.info, at))
+
+
+def thresholds(entry: Listing) -> set[int]:
+    """The lengths of prompts beyond which the model has, at some time and in some tier, other prices."""
+    info = entry.info
+    dated: list[ConditionalPrice | PriceVariant] = list(info.price_variants or ())
+    pieces = [each.prices for each in dated]
+    pieces += [info.prices] if isinstance(info.prices, ModelPrice) else [each.prices for each in info.prices]
+    tiered = [price for piece in pieces for price in _prices(piece).values() if isinstance(price, TieredPrices)]
+    return {tier.start for price in tiered for tier in price.tiers}
 
 
 def _provider(name: str) -> Provider | None:

@@ -5,6 +5,8 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from taximeter.errors import ConfigError, PricingError
 from taximeter.pricing.catalog import Catalog
@@ -168,3 +170,68 @@ def test_the_overlays_usual_place_may_be_empty(tmp_path: Path):
     assert fresh(Catalog.load(tmp_path / "prices.toml").price_list(SONNET, at=OCTOBER, input_tokens=1)) == 2
     with pytest.raises(ConfigError, match="has no price"):
         overlaid(tmp_path, f'[[price]]\nmodel = "{SONNET}"\n')
+
+
+_EDGES = [
+    datetime(year, month, day, tzinfo=UTC) + timedelta(microseconds=aside)
+    for year, month, day in ((2024, 10, 8), (2025, 6, 10), (2026, 3, 13), (2026, 8, 21), (2026, 10, 1), (2026, 10, 14))
+    for aside in (-1, 0, 1)
+]
+_LENGTHS = [0, 1, 100_000, 100_001, 128_000, 128_001, 200_000, 200_001, 272_000, 272_001, 10**7]
+_MODELS = [
+    "openai/gpt-5.6-sol",
+    "openai/o3",
+    "openai/gpt-5.4",
+    "anthropic/claude-opus-4-6",
+    SONNET,
+    "deepseek/deepseek-chat",
+]
+_OVERLAY = """
+[[price]]
+model = "openai/gpt-5.4"
+valid_from = 2026-08-21
+valid_until = 2026-10-01
+input_fresh_per_million_usd = 1
+[[price.above]]
+input_tokens = 100_000
+input_fresh_per_million_usd = 2
+
+[[price]]
+model = "openai/*"
+tier = "batch"
+times_standard = "0.4"
+valid_until = 2026-10-14
+"""
+_ASKED = st.tuples(
+    st.sampled_from(_MODELS),
+    st.one_of(st.sampled_from(_EDGES), st.integers(0, 20_000).map(lambda hours: _EDGES[1] + timedelta(hours=hours))),
+    st.sampled_from(["standard", "batch", "flex"]),
+    st.one_of(st.sampled_from(_LENGTHS), st.integers(0, 10**6)),
+)
+
+
+@pytest.fixture(scope="module")
+def overlay(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("prices") / "prices.toml"
+    path.write_text(_OVERLAY, encoding="utf-8")
+    return path
+
+
+def quoted(catalog: Catalog, model: str, at: datetime, tier: str, input_tokens: int) -> PriceList | str:
+    try:
+        return catalog.price_list(model, at=at, tier=tier, input_tokens=input_tokens)
+    except PricingError as error:
+        return error.message
+
+
+@given(asked=st.lists(_ASKED, min_size=2, max_size=12))
+def test_prices_that_were_asked_for_before_are_those_of_the_day(
+    overlay: Path, asked: list[tuple[str, datetime, str, int]]
+):
+    """A catalog remembers what it quoted, and never across an edge of a price in time or in the prompt's length."""
+    used = Catalog.load(overlay)
+    for model, at, tier, input_tokens in asked:
+        rates, fresh_rates = (
+            quoted(catalog, model, at, tier, input_tokens) for catalog in (used, Catalog.load(overlay))
+        )
+        assert rates == fresh_rates
