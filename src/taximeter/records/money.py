@@ -60,7 +60,10 @@ class PriceList:
 
     def rate(self, unit: str) -> Rate | None:
         """The rate for `unit`, None when this list has none."""
-        return next((rate for rate in self.rates if rate.unit == unit), None)
+        for rate in self.rates:
+            if rate.unit == unit:
+                return rate
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

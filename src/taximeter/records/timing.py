@@ -6,9 +6,11 @@ in it, and in no phase, are the ledger's making the receipt durable and the clie
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from operator import attrgetter
+from typing import cast
 
 from taximeter.records.basis import Basis
 
@@ -51,15 +53,15 @@ class Timing:
     basis: Basis = Basis.MEASURED
 
     def __post_init__(self) -> None:
-        phases = self.phases()
-        if min(phases.values()) < 0:
-            raise ValueError(f"a phase cannot be negative: {phases}")
-        if sum(phases.values()) != self.total_ns:
-            raise ValueError(f"phases sum to {sum(phases.values())} ns, the total is {self.total_ns} ns")
+        spent_ns = _spent_ns(self)
+        if min(spent_ns) < 0:
+            raise ValueError(f"a phase cannot be negative: {self.phases()}")
+        if sum(spent_ns) != self.total_ns:
+            raise ValueError(f"phases sum to {sum(spent_ns)} ns, the total is {self.total_ns} ns")
 
     def phases(self) -> dict[Phase, int]:
         """Every phase with its nanoseconds, in the order a request goes through them."""
-        return {phase: getattr(self, f"{phase.value}_ns") for phase in Phase}
+        return dict(zip(_PHASES, _spent_ns(self), strict=True))
 
     def divided(self, spent_ns: Mapping[Phase, int]) -> Timing:
         """The same, with what an engine says of its own time (`spent_ns`) taken out of `upstream`, where we saw all of
@@ -78,6 +80,10 @@ class Timing:
         return replace(self, **changed, upstream_ns=upstream_ns, reported_phases=tuple(laid_ns))
 
 
+_PHASES = tuple(Phase)
+_spent_ns = cast("Callable[[Timing], tuple[int, ...]]", attrgetter(*(f"{phase.value}_ns" for phase in Phase)))
+
+
 class Stopwatch:
     """Turns a request's events into a `Timing`. Each stamp closes one phase and opens the next, so that every
     nanosecond from `started_ns` on lands in exactly one phase, by construction.
@@ -90,7 +96,7 @@ class Stopwatch:
         self._started_ns = started_ns
         self._last_ns = started_ns
         self._phase = phase
-        self._spent_ns = dict.fromkeys(Phase, 0)
+        self._spent_ns = dict.fromkeys(_PHASES, 0)
         self._first_token_ns: int | None = None
         self._first_answer_ns: int | None = None
         self._last_token_ns: int | None = None

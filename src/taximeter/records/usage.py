@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from operator import attrgetter
+from typing import ClassVar, Self, cast
 
 from taximeter.records.basis import Basis
 
 
 def _sum(leaves: tuple[int | None, ...]) -> int | None:
-    return None if any(leaf is None for leaf in leaves) else sum(leaf for leaf in leaves if leaf is not None)
+    return None if None in leaves else sum(cast("tuple[int, ...]", leaves))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +84,13 @@ class Usage:
     def __post_init__(self) -> None:
         leaves = self.leaves()
         for name, count in leaves.items():
-            if count is None and name not in self.unknown_reasons:
-                raise ValueError(f"{name} is unknown: unknown_reasons must say why")
-            if count is not None and count < 0:
+            if count is None:
+                if name not in self.unknown_reasons:
+                    raise ValueError(f"{name} is unknown: unknown_reasons must say why")
+            elif count < 0:
                 raise ValueError(f"{name} is {count}: a bucket of tokens cannot be negative")
+        if not self.by_model:
+            return
         elsewhere = Counter[str]()
         for tokens in self.by_model.values():
             elsewhere.update(tokens)
@@ -103,21 +107,29 @@ class Usage:
 
     def leaves(self) -> dict[str, int | None]:
         """Every token bucket by name, in the order they are printed."""
-        return {name: getattr(self, name) for name in self.INPUT_LEAVES + self.OUTPUT_LEAVES}
+        return dict(zip(_LEAVES, _leaves(self), strict=True))
 
     @property
     def input_tokens(self) -> int | None:
         """The whole prompt, cached or not."""
-        return _sum(tuple(getattr(self, name) for name in self.INPUT_LEAVES))
+        return _sum(_inputs(self))
 
     @property
     def output_tokens(self) -> int | None:
         """The whole answer, reasoning included, over all choices."""
-        return _sum(tuple(getattr(self, name) for name in self.OUTPUT_LEAVES))
+        return _sum(_outputs(self))
 
     @property
     def total_tokens(self) -> int | None:
-        return _sum((self.input_tokens, self.output_tokens))
+        return _sum(_leaves(self))
+
+
+_Counts = Callable[[Usage], tuple[int | None, ...]]
+# A usage is asked for all of its buckets a dozen times on the way to its receipt.
+_LEAVES = Usage.INPUT_LEAVES + Usage.OUTPUT_LEAVES
+_leaves = cast("_Counts", attrgetter(*_LEAVES))
+_inputs = cast("_Counts", attrgetter(*Usage.INPUT_LEAVES))
+_outputs = cast("_Counts", attrgetter(*Usage.OUTPUT_LEAVES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,10 +32,9 @@ def read_usage(words: Words, reported: Object, *, model: str | None = None, said
     """
     said = reported if said is None else said
     try:
-        usage = _read(words, said, model)
+        return _read(words, said, model, reported=reported)
     except _Unreadable as unreadable:
         return Usage.unknown(str(unreadable), reported=reported)
-    return replace(usage, reported=reported)
 
 
 def terms_in(words: Words, reported: Object) -> Terms:
@@ -57,10 +56,12 @@ def word(value: object) -> str | None:
 
 def word_at(said: Object, path: Path | None) -> str | None:
     """The word at `path`, None where there is none."""
+    if path is None:
+        return None
     value: object = dict(said)
-    for key in path or ():
+    for key in path:
         value = cast("Object", value).get(key) if isinstance(value, dict) else None
-    return word(value) if path else None
+    return word(value)
 
 
 def merged(earlier: Object, later: Object) -> dict[str, object]:
@@ -97,7 +98,7 @@ def at_least(usage: Usage, *, text_tokens: int, reasoning_tokens: int) -> Usage:
     )
 
 
-def _read(words: Words, said: Object, model: str | None) -> Usage:
+def _read(words: Words, said: Object, model: str | None, *, reported: Object | None = None) -> Usage:
     inputs, input_reasons, basis = _input_side(words, said)
     outputs, output_reasons = _output_side(words, said)
     if input_reasons and output_reasons:
@@ -109,6 +110,7 @@ def _read(words: Words, said: Object, model: str | None) -> Usage:
         other_units={unit: count for unit, path in words.counted.items() if (count := _count(said, (path,)))},
         unknown_reasons=input_reasons | output_reasons,
         basis=basis,
+        reported=reported,
     )
     if words.iterations is not None:
         usage = _with_iterations(words, said, usage, model)

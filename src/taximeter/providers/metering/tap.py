@@ -128,7 +128,8 @@ class DialectTap(ABC):
             usage = Usage.unknown(self._why_no_usage())
         else:
             usage = read_usage(self._words, self._usage or said, model=self._model, said=said)
-            usage = replace(usage, other_units={**usage.other_units, **self._counted()})
+            if counted := self._counted():
+                usage = replace(usage, other_units={**usage.other_units, **counted})
         if self._is_current and (self._is_settled or self._is_whole):
             return usage
         return at_least(usage, text_tokens=self._text_events, reasoning_tokens=self._reasoning_events)
