@@ -32,7 +32,7 @@ class World:
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def __post_init__(self) -> None:
-        self.house.relay.on_receipt = self._note
+        self.house.relay.observers.append(self._note)
 
     def _note(self, receipt: Receipt) -> None:
         with self.changed:

@@ -112,7 +112,7 @@ def serve(
                 house = server.House.of(settings, loadings)
     printer = JsonLines(house) if as_json else Lines(house)
     journal = Journal(printer.receipt)
-    house.relay.on_receipt = journal.add
+    house.relay.observers.append(journal.add)
 
     def on_ready(url: str) -> None:
         printer.greet(url)

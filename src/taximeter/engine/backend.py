@@ -30,7 +30,18 @@ from taximeter.engine.core import BACKEND_NAME, Deliver, EngineCore, EngineOptio
 from taximeter.engine.kv_cache import PoolCensus
 from taximeter.engine.loading import Loadings
 from taximeter.errors import CapacityError, InvariantBroken, ModelFileError, ModelNotFound, TaximeterError
-from taximeter.records import Event, MachineTime, ModelInfo, Phase, PhaseEntered, Prompt, Request, Served
+from taximeter.records import (
+    EngineLoad,
+    Event,
+    MachineTime,
+    ModelInfo,
+    ModelLoad,
+    Phase,
+    PhaseEntered,
+    Prompt,
+    Request,
+    Served,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +72,11 @@ class _Queued:
                     retry_after_s=float(max(1, math.ceil(self._waiting * mean_s))),
                 )
             self._waiting += 1
+
+    @property
+    def waiting(self) -> int:
+        """How many wait now."""
+        return self._waiting
 
     def leave(self) -> None:
         """One was taken up, or went away."""
@@ -257,6 +273,19 @@ class EmbeddedBackend:
         """Up to the end of the last step."""
         busy_ns = sum(core.busy_ns for core in self._cores.values())
         return MachineTime(wall_ns=self._clock.monotonic_ns() - self._started_ns, busy_ns=busy_ns)
+
+    def load_now(self) -> EngineLoad:
+        """What it is doing now, at a glance from outside: nothing waits for it."""
+        models: dict[str, ModelLoad] = {}
+        for name, core in self._cores.items():
+            census = sum((pool.census() for pool in core.kv.pools), start=PoolCensus(free=0, cached=0, used=0))
+            models[name] = ModelLoad(
+                running_sequences=len(core.scheduler.running),
+                free_kv_blocks=census.free,
+                cached_kv_blocks=census.cached,
+                used_kv_blocks=census.used,
+            )
+        return EngineLoad(waiting_requests=self._queued.waiting, models=models)
 
     def profile_ns(self) -> Mapping[str, int]:
         """Nanoseconds of all passes by kind of work, if `EngineOptions.profile` asked for them; else nothing."""

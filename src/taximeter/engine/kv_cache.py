@@ -70,6 +70,12 @@ class BlockPool:
         """Blocks that `take` can hand out now, the cached ones among them."""
         return len(self._free) + len(self._cached)
 
+    def census(self) -> PoolCensus:
+        """How many blocks are in each state. From another thread than the pool's it is a glance, which may be off by
+        what is changing hands at that moment."""
+        free, cached = len(self._free), len(self._cached)
+        return PoolCensus(free=free, cached=cached, used=max(0, self.blocks - free - cached))
+
     def find(self, block_hash: bytes) -> int | None:
         """The block that holds the tokens of `block_hash`, None when no block does."""
         return self._by_hash.get(block_hash)

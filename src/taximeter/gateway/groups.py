@@ -23,18 +23,21 @@ _LABEL: Final = b"x-taximeter-label-"
 _LABELS: Final = {b"helicone-session-name": "session-name", b"helicone-session-path": "session-path"}
 _HELICONE_PROPERTY: Final = b"helicone-property-"
 _MOST_LABELS: Final = 16
-_TRACEPARENT: Final = re.compile(rb"[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*")
-_NO_TRACE: Final = "0" * 32
+_TRACEPARENT: Final = re.compile(
+    rb"(?!ff)[0-9a-f]{2}-(?P<trace>(?!0{32})[0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?![^-])"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """Names are None where the request gave none. `trace` is the id of a W3C trace."""
+    """Names are None where the request gave none. `trace` is the id of a W3C trace, `traceparent` the header that
+    says so."""
 
     task: str | None = None
     run: str | None = None
     session: str | None = None
     trace: str | None = None
+    traceparent: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -47,11 +50,13 @@ def groups_of(headers: Iterable[tuple[bytes, bytes]]) -> Groups:
     named = {name: value for name, value in headers if name.startswith((b"x-", b"helicone-", b"traceparent"))}
     if not named:
         return _NONE
+    trace, traceparent = _trace(named.get(b"traceparent", b""))
     return Groups(
         task=_first(named, _TASK),
         run=_first(named, _RUN),
         session=_first(named, _SESSION),
-        trace=_trace(named.get(b"traceparent")),
+        trace=trace,
+        traceparent=traceparent,
         labels=_labels(named),
     )
 
@@ -86,7 +91,7 @@ def _labels(headers: Mapping[bytes, bytes]) -> Mapping[str, str]:
     return labels
 
 
-def _trace(traceparent: bytes | None) -> str | None:
-    match = _TRACEPARENT.fullmatch(traceparent or b"")
-    trace = None if match is None else match["trace"].decode()
-    return None if trace == _NO_TRACE else trace
+def _trace(traceparent: bytes) -> tuple[str | None, str | None]:
+    """The trace, and as much of the header as is known: later versions of it may have more at the end."""
+    match = _TRACEPARENT.match(traceparent)
+    return (None, None) if match is None else (match["trace"].decode(), match[0].decode())

@@ -221,6 +221,7 @@ class InferenceDoor:
             tier=call.tier,
             labels=groups.labels,
             trace=groups.trace,
+            traceparent=groups.traceparent,
         )
 
     def _seen(self, arrival: Arrival, seen: Peek, groups: Groups) -> Request:
@@ -240,6 +241,7 @@ class InferenceDoor:
             tier=seen.tier,
             labels=groups.labels,
             trace=groups.trace,
+            traceparent=groups.traceparent,
         )
 
     def _refused_request(self, arrival: Arrival, model: str) -> Request:

@@ -226,6 +226,7 @@ class Passage:
             self._note_arrival(read)
             passed: list[bytes] = []
             for frame in framer.feed(read.data):
+                self._watch.chunk(read.arrived_ns)
                 seen = tap.event(frame.name, frame.data)
                 if seen & Seen.TOKENS:
                     self._relay.note_tokens(self.request)

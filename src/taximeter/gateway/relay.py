@@ -75,8 +75,8 @@ class Running(Protocol):
 class Relay:
     """Opens exchanges, and knows those that are under way. `machines` are those of upstreams that are paid by the hour.
 
-    `on_receipt` is called on the event loop with each receipt once it is on the books (or known not to get there); it
-    may not block, and what it raises is logged.
+    Each of `observers` is called on the event loop with each receipt once it is on the books (or known not to get
+    there); they may not block, and what one raises is logged.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Relay:
         self.backend = backend
         self.machines = machines
         self.clock = clock
-        self.on_receipt: Callable[[Receipt], object] | None = None
+        self.observers: list[Callable[[Receipt], object]] = []
         self.receipts_lost = 0  # before the ledger had them; it counts the others
         self._ledger = ledger
         self._settler = settler
@@ -251,9 +251,9 @@ class Relay:
         )
 
     def _show(self, receipt: Receipt) -> None:
-        if self.on_receipt is not None:
+        for observe in self.observers:
             try:
-                self.on_receipt(receipt)
+                observe(receipt)
             except Exception:  # noqa: BLE001 - a spectator
                 _log.exception("receipt %s was written, but could not be shown", receipt.id)
 

@@ -152,6 +152,25 @@ class MachineTime:
     busy_ns: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLoad:
+    """What one model of our own engine is doing: sequences in its steps, and blocks of its KV cache that are free, that
+    hold what may be wanted again, and that are in use."""
+
+    running_sequences: int
+    free_kv_blocks: int
+    cached_kv_blocks: int
+    used_kv_blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLoad:
+    """What our own engine is doing, by model; `waiting_requests` wait for any of them."""
+
+    waiting_requests: int
+    models: Mapping[str, ModelLoad]
+
+
 class Backend(Protocol):
     """Something that answers requests."""
 

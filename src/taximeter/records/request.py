@@ -208,7 +208,8 @@ class Request:
     `received_at` is wall time for people and prices, `received_ns` the monotonic stamp that durations start from
     (meaningful in the process that made it only). `max_output_tokens` is per choice, None when the caller set none.
     `tier` is the service tier that was asked for, in the caller's words; what was served is on the receipt. `labels`
-    are the caller's own names for what the request belongs to, and `trace` the id of the trace it is a part of.
+    are the caller's own names for what the request belongs to, `trace` the id of the trace it is a part of, and
+    `traceparent` the W3C header that says which span of it asked.
     """
 
     id: str
@@ -226,3 +227,4 @@ class Request:
     tier: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     trace: str | None = None
+    traceparent: str | None = None

@@ -34,9 +34,10 @@ class Timing:
 
     The phases sum to `total_ns`; anything else raises ValueError. `first_token_ns` is the time from receiving the
     request to its first generated token on any channel, None when there was none, or when it could not be seen;
-    `first_answer_ns` the same to the first one that is not reasoning. `longest_gap_ns` is the longest wait between two
-    token arrivals after the first. `reported_phases` are those that an engine behind us timed by its own clock and told
-    us; they are laid into what we measured, and what they leave of it stays `upstream`.
+    `first_answer_ns` the same to the first one that is not reasoning, `first_chunk_ns` to the first event of an
+    upstream's stream, whatever is in it. `longest_gap_ns` is the longest wait between two token arrivals after the
+    first. `reported_phases` are those that an engine behind us timed by its own clock and told us; they are laid into
+    what we measured, and what they leave of it stays `upstream`.
     """
 
     gateway_ns: int = 0
@@ -48,6 +49,7 @@ class Timing:
     total_ns: int
     first_token_ns: int | None = None
     first_answer_ns: int | None = None
+    first_chunk_ns: int | None = None
     longest_gap_ns: int | None = None
     reported_phases: tuple[Phase, ...] = ()
     basis: Basis = Basis.MEASURED
@@ -99,6 +101,7 @@ class Stopwatch:
         self._spent_ns = dict.fromkeys(_PHASES, 0)
         self._first_token_ns: int | None = None
         self._first_answer_ns: int | None = None
+        self._first_chunk_ns: int | None = None
         self._last_token_ns: int | None = None
         self._longest_gap_ns: int | None = None
 
@@ -107,6 +110,11 @@ class Stopwatch:
         at_ns = max(at_ns, self._last_ns)
         self._spent_ns[self._phase] += at_ns - self._last_ns
         self._phase, self._last_ns = phase, at_ns
+
+    def chunk(self, at_ns: int) -> None:
+        """An event of a stream arrived at `at_ns`; only the first one counts."""
+        if self._first_chunk_ns is None:
+            self._first_chunk_ns = at_ns
 
     def tokens(self, at_ns: int, *, answer: bool = True) -> None:
         """At least one generated token arrived at `at_ns`, on any channel; an `answer` is one that is not reasoning."""
@@ -132,6 +140,7 @@ class Stopwatch:
             total_ns=self._last_ns - self._started_ns,
             first_token_ns=self._since_start(self._first_token_ns),
             first_answer_ns=self._since_start(self._first_answer_ns),
+            first_chunk_ns=self._since_start(self._first_chunk_ns),
             longest_gap_ns=self._longest_gap_ns,
         )
 

@@ -5,11 +5,20 @@ Owns: when it is left alone and when it is tried again. Refuses to know: what a 
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Final
 
 _FAILURES_UNTIL_OPEN: Final = 5
 _FIRST_REST_NS: Final = 5_000_000_000
 _LONGEST_REST_NS: Final = 60_000_000_000
+
+
+class BreakerState(StrEnum):
+    """How a breaker stands."""
+
+    CLOSED = "closed"  # requests go there
+    OPEN = "open"  # none does
+    HALF_OPEN = "half-open"  # the rest is over: one tries for all
 
 
 class Breaker:
@@ -30,6 +39,12 @@ class Breaker:
             return False
         self._somebody_tries = True
         return True
+
+    def state(self, now_ns: int) -> BreakerState:
+        """How it stands."""
+        if self._rests_until_ns is None:
+            return BreakerState.CLOSED
+        return BreakerState.OPEN if now_ns < self._rests_until_ns else BreakerState.HALF_OPEN
 
     def retry_after_s(self, now_ns: int) -> float:
         """How long it will rest yet."""

@@ -101,6 +101,10 @@ class Dispatcher:
         self._pause = pause
         self._breakers: dict[str, Breaker] = {}
 
+    def breaker(self, upstream: str) -> Breaker:
+        """The breaker of the upstream of that name."""
+        return self._breakers.setdefault(upstream, Breaker())
+
     async def reach(self, upstreams: Sequence[Upstream], outgoing: Outgoing, trail: Trail) -> Incoming:
         """The first answer that is no reason to try again; or the last one that is, when all tries are over.
 
@@ -110,7 +114,7 @@ class Dispatcher:
         rests_s: list[float] = []
         try:
             for upstream in upstreams:
-                breaker = self._breakers.setdefault(upstream.name, Breaker())
+                breaker = self.breaker(upstream.name)
                 pause_s = 0.0
                 tries_left, may_be_stale = 1 + upstream.retries, True
                 while tries_left and trail.is_wanted:

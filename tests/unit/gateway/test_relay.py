@@ -363,7 +363,7 @@ async def test_a_spectator_sees_every_receipt_and_harms_none():
         seen.append(world.ledger.receipt(receipt.id))
         raise ValueError("a bug in a spectator")
 
-    world.relay.on_receipt = watch
+    world.relay.observers.append(watch)
     await read(await world.open())
     world.backend.script = Script(refuse=ModelNotFound("no such model"))
     with pytest.raises(ModelNotFound):
