@@ -34,11 +34,13 @@ from taximeter.gateway import Relay, Ways, build_app
 from taximeter.gateway.edge import stamping
 from taximeter.ledger import Ledger
 from taximeter.opening import begin_loading
-from taximeter.pricing import Comparison, MachineMeter, Settler
+from taximeter.pricing import Comparison, MachineMeter, MachineStatement, Settler
 from taximeter.pricing.settle import Tariff
 from taximeter.pricing.shared_machine import Machines, SharedMachineTariff
 from taximeter.records import Backend
 from taximeter.settings import Settings
+from taximeter.telemetry import Sources, Watch
+from taximeter.upstreams.breaker import BreakerState
 from taximeter.upstreams.config import Network, read_network
 from taximeter.upstreams.dispatch import Dispatcher
 from taximeter.upstreams.secrets import Secret, read_secret
@@ -54,7 +56,8 @@ _KEEP_ALIVE_S = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class House:
     """Everything that one process serves with. `machine` is the meter of our own engine, None where no rate is set, or
-    there is no such engine. `network` are the upstreams. `kernels` is how our engine computes, and why slowly if so."""
+    there is no such engine. `network` are the upstreams, `watch` sees every receipt. `kernels` is how our engine
+    computes, and why slowly if so."""
 
     settings: Settings
     backend: Backend
@@ -63,6 +66,7 @@ class House:
     machine: MachineMeter | None
     network: Network = field(default_factory=Network)
     dispatcher: Dispatcher | None = None
+    watch: Watch | None = None
     kernels: tuple[str, str | None] | None = None
     key: Secret | None = None
     profile_ns: Callable[[], Mapping[str, int]] = dict
@@ -121,14 +125,19 @@ class House:
             network = replace(network, own_models=frozenset(info.id for info in engine.models()))
         backend, dispatcher = _with_upstreams(engine, network, machines)
         relay = Relay(backend=backend, ledger=ledger, settler=settler, machines=machines)
+        machine = None if engine is None else machine
+        sources = _sources(relay, ledger, engine, machine, machines, dispatcher)
+        watch = Watch(sources, network, otlp_endpoint=settings.otlp_endpoint)
+        relay.observers.append(watch.add)
         return cls(
             settings=settings,
             backend=backend,
             ledger=ledger,
             relay=relay,
-            machine=None if engine is None else machine,
+            machine=machine,
             network=network,
             dispatcher=dispatcher,
+            watch=watch,
             kernels=None if engine is None else kernel_level(),
             key=key,
             profile_ns=dict if engine is None else engine.profile_ns,
@@ -139,6 +148,8 @@ class House:
         try:
             await self.relay.aclose()
             await self.backend.aclose()
+            if self.watch is not None:
+                await self.watch.aclose()
         finally:
             await asyncio.to_thread(self.ledger.close)
 
@@ -155,6 +166,39 @@ def _with_upstreams(
     client = Client()
     dispatcher = Dispatcher(client, listener=machines)
     return Switchboard(engine, network, dispatcher, client), dispatcher
+
+
+def _sources(
+    relay: Relay,
+    ledger: Ledger,
+    engine: EmbeddedBackend | None,
+    machine: MachineMeter | None,
+    machines: Machines | None,
+    dispatcher: Dispatcher | None,
+) -> Sources:
+    """What a watch looks at."""
+
+    def bills() -> Mapping[str, MachineStatement]:
+        found = {} if machines is None else machines.statements(SYSTEM_CLOCK.monotonic_ns())
+        if engine is not None and machine is not None:
+            charged_ns = machine.charged_ns  # before the time: see `MachineMeter.statement`
+            found[engine.name] = machine.statement(engine.machine_time(), charged_ns=charged_ns)
+        return found
+
+    def breaker(upstream: str) -> BreakerState:
+        if dispatcher is None:
+            return BreakerState.CLOSED
+        return dispatcher.breaker(upstream).state(SYSTEM_CLOCK.monotonic_ns())
+
+    return Sources(
+        models=lambda: [info.id for info in relay.backend.models()],
+        in_flight=lambda: relay.in_flight,
+        ledger=ledger.counts,
+        receipts_lost=lambda: relay.receipts_lost,
+        machines=bills,
+        breaker=breaker,
+        engine=None if engine is None else engine.load_now,
+    )
 
 
 def _published(settings: Settings, network: Network) -> Mapping[str, Tariff]:
@@ -202,10 +246,13 @@ async def serve(house: House, on_ready: Callable[[str], None], *, stop: asyncio.
         )
     ways = Ways(relay=house.relay, dispatcher=house.dispatcher, network=house.network)
     key = None if house.key is None else house.key.reveal()
-    app = build_app(ways=ways, ledger=house.ledger, machine=house.machine, hosts=hosts, key=key)
+    more = [] if house.watch is None else house.watch.routes()
+    app = build_app(ways=ways, ledger=house.ledger, machine=house.machine, hosts=hosts, key=key, more=more)
     server = _Server(_uvicorn_config(app, house.relay.clock), house.relay, on_ready=on_ready, stop=stop)
     with server.obeying_signals():
         try:
+            if house.watch is not None:
+                house.watch.start()
             await server.serve(sockets=[_listen(house.settings.host, house.settings.port)])
             server.raise_what_broke()
         finally:

@@ -56,6 +56,7 @@ class _Values(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     kv_format: KVFormat | None = None
     api_key: _Text | None = None
     allow_anyone: bool | None = None
+    otlp_endpoint: _Text | None = None
 
 
 _KEYS: Final = tuple(info.name for info in msgspec.structs.fields(_Values))
@@ -71,6 +72,7 @@ _EXAMPLES: Final = {
     "priced_as": "anthropic/claude-haiku-5-5",
     "host": "127.0.0.1",
     "api_key": "env:GATEWAY_KEY",
+    "otlp_endpoint": "http://localhost:4318",
 }
 _TABLES: Final = ("upstreams", "routes")
 
@@ -94,7 +96,8 @@ class Settings:
     `kv_cache_tokens` and `threads` None leave the choice to the engine. `weights` None keeps them as their file has
     them; else they are made into that format at load. `kv_format` is what keys and values are kept in.
     `api_key` says where the key lies that callers must show (`env:NAME`, `file:PATH`), None that none is asked for;
-    `allow_anyone` lets other machines in without one. `upstream_tables` and `route_tables` are those of the file as
+    `allow_anyone` lets other machines in without one. `otlp_endpoint` is where OpenTelemetry's signals go, None where
+    its own variables say it, or nowhere. `upstream_tables` and `route_tables` are those of the file as
     they stand there, for the room that knows upstreams. `origins` says for each key where its value came from.
     """
 
@@ -118,6 +121,7 @@ class Settings:
     kv_format: KVFormat = "bf16"
     api_key: str | None = None
     allow_anyone: bool = False
+    otlp_endpoint: str | None = None
     upstream_tables: Mapping[str, object] = field(default_factory=dict[str, object])
     route_tables: Sequence[object] = ()
     origins: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -11,8 +11,8 @@ import pytest
 
 from tests.engine_harness import TINY_LLAMA
 
-# For migrations, questions to the ledger, published prices, prescribed forms, hubs, terminals and tokenizer.json; and
-# what comes along with some of them.
+# For migrations, questions to the ledger, published prices, prescribed forms, hubs, terminals, pages of metrics and
+# tokenizer.json; and what comes along with some of them.
 LATER = (
     "alembic",
     "genai_prices",
@@ -23,6 +23,8 @@ LATER = (
     "sqlalchemy",
     "filelock",
     "tokenizers",
+    "prometheus_client",
+    "opentelemetry",
     "importlib.metadata",
 )
 

@@ -10,7 +10,7 @@ import asyncio
 import hmac
 import logging
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -51,9 +51,10 @@ def build_app(
     machine: MachineMeter | None,
     hosts: Collection[str] | None = None,
     key: str | None = None,
+    more: Sequence[Route] = (),
 ) -> ASGIApp:
     """The whole door as one ASGI application. `machine` is the meter of our own machine, None without a rate. `key` is
-    what callers have to show, None where none is asked for.
+    what callers have to show, None where none is asked for. `more` are pages of other rooms.
 
     `hosts` are the names, as in a URL and without port, under which requests may ask for this server; None is any. A
     server that only its own machine can reach needs them: a web page may give its own name this machine's address, and
@@ -74,6 +75,7 @@ def build_app(
         Route("/api/receipts/{id}", pages.receipt),
         Route("/api/machine", pages.machine),
         Route("/api/machines", pages.machines),
+        *more,
     ]
     app = Starlette(routes=routes, exception_handlers=_ERRORS)
     app.router.redirect_slashes = False
