@@ -59,13 +59,11 @@ class Server:
                 os.kill(process_id, signal.SIGCONT)
 
     def new_database(self) -> str:
-        """The URL of a database that nobody has used."""
+        """The URL of a place that nobody has used: a schema, which costs a hundredth of a database."""
         name = f"ledger_{next(self._numbers)}"
-        self._run("createdb", f"--host={self._folder}", "--username=postgres", name)
-        return self.url(name)
-
-    def url(self, name: str) -> str:
-        return f"postgresql://postgres:a-secret@/{name}?host={self._folder}"
+        made = f"--command=CREATE SCHEMA {name}"
+        self._run("psql", "--no-psqlrc", f"--host={self._folder}", "--username=postgres", made, "postgres")
+        return f"postgresql://postgres:a-secret@/postgres?host={self._folder}&options=-csearch_path%3D{name}"
 
     def _processes(self) -> list[int]:
         first = int((self._data / "postmaster.pid").read_text().split()[0])
