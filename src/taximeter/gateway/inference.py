@@ -174,7 +174,8 @@ class InferenceDoor:
                     await reply.pass_on(piece.status, piece.headers)
                 else:
                     await reply.more(piece, is_last=passage.is_over)
-            await reply.end()
+            if not passage.was_cut:
+                await reply.end()
         finally:
             passage.let_go()
             watching.cancel()

@@ -106,6 +106,7 @@ class Passage:
         self._stop: asyncio.TimerHandle | None = None
         self._is_under_way = False
         self._may_stop = True
+        self._was_cut = False
         self._receipt: Receipt | None = None
         self._run = asyncio.create_task(self._to_the_end(), name=f"passage {request.id}")
         relay.follow(self)
@@ -121,6 +122,11 @@ class Passage:
     def is_over(self) -> bool:
         """Whether nothing follows what was read last, as far as is known."""
         return bool(self._pieces) and self._pieces[0] is None
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether what was given is not all of the answer, and nobody was told so: it must not look whole."""
+        return self._was_cut
 
     async def __aiter__(self) -> AsyncIterator[Piece]:
         while True:
@@ -169,6 +175,7 @@ class Passage:
         try:
             end = await self._to_an_end()
             self._may_stop = False
+            self._was_cut = end.outcome is Outcome.ABORTED and end.error is None
             try:
                 await self._record(end)
             except Exception:  # noqa: BLE001 - whatever it is, it has a receipt

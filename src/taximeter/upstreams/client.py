@@ -69,7 +69,7 @@ class Client:
         except _ClosedWhenReused as error:
             raise Stale(f"{upstream.name} had closed a connection that was kept for reuse") from error
         except ABROAD as error:
-            raise UpstreamError(f"{upstream.name} cannot be reached: {said(error)}") from error
+            raise UpstreamError(f"{upstream.name} gave no answer: {said(error)}") from error
         assert isinstance(response, Response)  # noqa: S101 - the session makes no others
         if not 200 <= response.status < 600:
             response.close()

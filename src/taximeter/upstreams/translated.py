@@ -170,17 +170,24 @@ class TranslatedAnswer:
             while not has_ended and (later := await incoming.read()) is not None:
                 read = later
                 events: list[Event] = []
+                broken: UpstreamError | None = None
                 for frame in framer.feed(read.data):
                     seen = self._tap.event(frame.name, frame.data)
                     has_ended = has_ended or bool(seen & Seen.END)
-                    events += self._reader.event(frame.name, frame.data, read.arrived_ns)
+                    try:
+                        events += self._reader.event(frame.name, frame.data, read.arrived_ns)
+                    except UpstreamError as error:
+                        broken = error  # what came before it in the same piece was an answer all the same
+                        break
                 has_finished = has_finished or _have_finished(events)
                 yield read.arrived_ns, read.read_ns, events
-        except UpstreamError as broken:
+                if broken is not None:
+                    raise broken
+        except UpstreamError as error:
             if self._is_cancelled:
                 return
-            if broken.status is not None and broken.status >= 400:
-                raise UpstreamRefused(f"{incoming.upstream.name}: {broken.message}", status=broken.status) from broken
+            if error.status is not None and error.status >= 400:
+                raise UpstreamRefused(f"{incoming.upstream.name}: {error.message}", status=error.status) from error
             raise
         incoming.finish()
         last: list[Event] = []
