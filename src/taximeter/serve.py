@@ -268,6 +268,7 @@ def _uvicorn_config(app: ASGIApp, clock: Clock) -> uvicorn.Config:
         lifespan="off",
         log_config=None,
         log_level="warning",
+        proxy_headers=False,  # nobody asks who the client is
         server_header=False,
         timeout_graceful_shutdown=int(_GRACE_S + _CUT_OFF_S),
         timeout_keep_alive=_KEEP_ALIVE_S,

@@ -61,13 +61,16 @@ def build_app(
     would then be let in by the browser as if it came from here.
     """
     pages = _Pages(ways, ledger, machine)
+    doors = {
+        "/v1/chat/completions": InferenceDoor(openai.CHAT, ways),
+        "/v1/completions": InferenceDoor(openai.COMPLETIONS, ways),
+        "/v1/messages": InferenceDoor(anthropic.MESSAGES, ways),
+        "/v1/responses": InferenceDoor(openai.RESPONSES, ways),
+        "/v1/embeddings": InferenceDoor(openai.EMBEDDINGS, ways),
+    }
     routes = [
-        Route("/v1/chat/completions", InferenceDoor(openai.CHAT, ways), methods=["POST"]),
-        Route("/v1/completions", InferenceDoor(openai.COMPLETIONS, ways), methods=["POST"]),
-        Route("/v1/messages", InferenceDoor(anthropic.MESSAGES, ways), methods=["POST"]),
+        *(Route(path, door, methods=["POST"]) for path, door in doors.items()),
         Route("/v1/messages/count_tokens", pages.count_tokens, methods=["POST"]),
-        Route("/v1/responses", InferenceDoor(openai.RESPONSES, ways), methods=["POST"]),
-        Route("/v1/embeddings", InferenceDoor(openai.EMBEDDINGS, ways), methods=["POST"]),
         Route("/v1/models", pages.models),
         Route("/v1/models/{id:path}", pages.model),
         Route("/healthz", pages.health),
@@ -79,15 +82,23 @@ def build_app(
     ]
     app = Starlette(routes=routes, exception_handlers=_ERRORS)
     app.router.redirect_slashes = False
-    return _Door(app, ways.relay, hosts, key)
+    return _Door(app, doors, ways.relay, hosts, key)
 
 
 class _Door:
     """Around everything: stamps a request before anything else happens to it, and turns away strange pages, and
     strangers."""
 
-    def __init__(self, app: ASGIApp, relay: Relay, hosts: Collection[str] | None, key: str | None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        doors: Mapping[str, ASGIApp],
+        relay: Relay,
+        hosts: Collection[str] | None,
+        key: str | None,
+    ) -> None:
         self._app = app
+        self._doors = doors
         self._hosts = hosts
         self._key = None if key is None else key.encode()
         self._clock = relay.clock
@@ -110,8 +121,9 @@ class _Door:
                 message["headers"] = [*headers, named]
             await send(message)
 
+        # Doors answer their own errors: they are reached past the router and its nets, which take as long as a door.
+        app = self._doors.get(scope["path"], self._app) if scope["method"] == "POST" else self._app
         try:
-            app = self._app
             if not self._is_meant(scope):
                 app = _respond(scope, _strange_host())
             elif self._key is not None and scope["path"] != "/healthz":
