@@ -93,6 +93,19 @@ class ReceiptView:
 
 def receipt_line(receipt: Receipt) -> Text:
     """The receipt in one line: when, what, how long, how much."""
+    what, how_it_ended, why = _line_parts(receipt)
+    line = Text(what)
+    line.append(how_it_ended, style=outcome_style(receipt.outcome)).append(why)
+    return line.append(f"  {receipt.id[:SHORT_ID]}", style="dim")
+
+
+def receipt_text(receipt: Receipt) -> str:
+    """The same line for what shows no colours: a busy server writes thousands of them to its log."""
+    return f"{''.join(_line_parts(receipt))}  {receipt.id[:SHORT_ID]}"
+
+
+def _line_parts(receipt: Receipt) -> tuple[str, str, str]:
+    """What was asked and served; how it ended, where that was not well; and why."""
     parts = [f"{receipt.request.received_at:%H:%M:%S}", receipt.model_served or receipt.request.model]
     if receipt.usage is not None:
         cached = receipt.usage.input_cache_read_tokens
@@ -104,12 +117,10 @@ def receipt_line(receipt: Receipt) -> Text:
         parts.append(duration_text(receipt.timing.total_ns))
     if receipt.cost is not None:
         parts.append(money_text(receipt.cost.total))
-    line = Text("  ".join(parts))
-    if receipt.outcome is not Outcome.COMPLETED:
-        line.append(f"  {receipt.outcome}", style=outcome_style(receipt.outcome))
-        line.append(f": {receipt.error}" if receipt.error else "")
-    line.append(f"  {receipt.id[:SHORT_ID]}", style="dim")
-    return line
+    what = "  ".join(parts)
+    if receipt.outcome is Outcome.COMPLETED:
+        return what, "", ""
+    return what, f"  {receipt.outcome}", f": {receipt.error}" if receipt.error else ""
 
 
 def outcome_style(outcome: Outcome) -> str:

@@ -165,6 +165,8 @@ class Journal:
                 continue
             try:
                 self._show(receipt)
+                if self._arrived.empty():
+                    sys.stdout.flush()
             except OSError:  # nobody reads what we print; we serve on
                 has_reader = False
 
@@ -239,9 +241,12 @@ class Lines:
         return answer.receipt_id
 
     def receipt(self, receipt: Receipt) -> None:
-        from taximeter.cli.receipt_view import receipt_line  # noqa: PLC0415
+        from taximeter.cli.receipt_view import receipt_line, receipt_text  # noqa: PLC0415
 
-        self._console.print(receipt_line(receipt), soft_wrap=True)
+        if sys.stdout.isatty():
+            self._console.print(receipt_line(receipt), soft_wrap=True)
+        else:
+            sys.stdout.write(receipt_text(receipt) + "\n")
 
     def sum_up(self, journal: Journal) -> None:
         from taximeter.cli.receipt_view import duration_text, money_text  # noqa: PLC0415

@@ -20,6 +20,7 @@ from taximeter.cli.receipt_view import (
     ms_text,
     rate_text,
     receipt_line,
+    receipt_text,
     shared_out,
 )
 from taximeter.records import (
@@ -294,6 +295,8 @@ def test_one_line_for_a_log() -> None:
         "  rcpt_01kbr9w8w8a\n"
     )
     assert "refused: ModelNotFound: no model 'gpt-5' is served here" in plain(receipt_line(REFUSED))
+    for receipt in (RECEIPT, REFUSED):
+        assert receipt_text(receipt) + "\n" == plain(receipt_line(receipt))
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=8), st.integers(1, 1000))
