@@ -1,6 +1,6 @@
 """Taximeter's gateway beside LiteLLM's proxy and Portkey's gateway on this machine, in one run.
 
-    python bench/gateway.py [--rounds 5] [--only NAMES] [--questions NAMES] [--json PATH]
+    python bench/gateway.py [--rounds 5] [--minutes N] [--only NAMES] [--questions NAMES] [--json PATH]
 
 One mock upstream, one client and every gateway run in processes of their own on loopback, each gateway with one
 worker. In each round every question goes to the mock directly and through each gateway within seconds, forwards and
@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from engines_lab.options import end_on_signal, place, words
+from engines_lab.options import place, words
 from engines_lab.report import page
 from gateway_lab.contestants import Contestant, Places, Taximeter, contestants
 from gateway_lab.questions import QUESTIONS, Question
@@ -31,7 +31,6 @@ from rich.console import Console
 
 def main() -> None:
     """Measure, print, write."""
-    signal.signal(signal.SIGTERM, end_on_signal)
     options = _options()
     with tempfile.TemporaryDirectory() as scratch:
         places = Places(
@@ -45,9 +44,11 @@ def main() -> None:
         asked = [each for each in QUESTIONS if options.questions is None or _begins(each.key, options.questions)]
         report = Report({who.label: who.version() for who in gateways}, absent, rounds=options.rounds)
         try:
-            asyncio.run(_measure(places, gateways, asked, options.rounds, report))
+            asyncio.run(_measure(places, gateways, asked, options, report))
         except Broken as reason:
             sys.exit(f"{reason}; --logs FOLDER keeps what the servers print")
+        except asyncio.CancelledError:
+            print("broken off: this is what was measured until then", file=sys.stderr)
         page().print(report.tables())
         if options.json:
             report.write(options.json)
@@ -55,11 +56,21 @@ def main() -> None:
 
 
 async def _measure(
-    places: Places, gateways: Sequence[Contestant], asked: Sequence[Question], rounds: int, report: Report
+    places: Places,
+    gateways: Sequence[Contestant],
+    asked: Sequence[Question],
+    options: argparse.Namespace,
+    report: Report,
 ) -> None:
+    measuring = asyncio.current_task()
+    if measuring is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, measuring.cancel)
+    limit_s = None if options.minutes is None else options.minutes * 60
     screen = Console(stderr=True)
     with screen.status("") as status:
-        seats = await measure_rounds(places, gateways, asked, rounds, tell=status.update, on_turn=report)
+        seats = await measure_rounds(
+            places, gateways, asked, options.rounds, limit_s=limit_s, tell=status.update, on_turn=report
+        )
     ours = next((who for who in gateways if isinstance(who, Taximeter)), None)
     report.close(seats, None if ours is None else _receipts(ours.home / "ledger.sqlite"))
 
@@ -80,6 +91,7 @@ def _begins(key: str, given: Sequence[str]) -> bool:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--minutes", type=float, help="begin no further round that would not end in that time")
     parser.add_argument("--only", type=words, help="gateways, such as taximeter,litellm")
     parser.add_argument("--questions", type=words, help="beginnings of " + ", ".join(each.key for each in QUESTIONS))
     parser.add_argument("--json", type=Path, metavar="PATH", help="write everything there")

@@ -15,6 +15,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,22 +68,29 @@ async def measure_rounds(
     questions: Sequence[Question],
     rounds: int,
     *,
+    limit_s: float | None = None,
     tell: Callable[[str], None],
     on_turn: Callable[[Turn], None],
 ) -> list[Seat]:
-    """Ask everybody everything, `rounds` times. Gives the seats as they were left. Raises Broken."""
+    """Ask everybody everything, `rounds` times, or until another round would not end within `limit_s`. Gives the seats
+    as they were left. Raises Broken."""
+    began_at = time.monotonic()
     async with contextlib.AsyncExitStack() as house:
-        client = await house.enter_async_context(_client())
-        direct = await house.enter_async_context(_mock(places))
+        asking = await house.enter_async_context(client())
+        direct = await house.enter_async_context(mock(places))
         seats = [direct]
         for who in gateways:
             tell(f"{who.label} starts")
             seats.append(await house.enter_async_context(_gateway(who, direct.port, places)))
         for seat in seats:
-            await _until_it_answers(client, seat)
-            await _ask(client, seat, WARM_UP)
+            await until_it_answers(asking, seat)
+            await ask(asking, seat, WARM_UP)
             seat.memory_mb = proportional_mb(seat.process.pid)
+        asking_since = time.monotonic()
         for number in range(rounds):
+            round_s = (time.monotonic() - asking_since) / max(1, number)
+            if limit_s is not None and number and time.monotonic() - began_at + round_s > limit_s:
+                break
             for question in questions:
                 if question.rounds is not None and number >= question.rounds:
                     continue
@@ -90,7 +98,7 @@ async def measure_rounds(
                     tell(f"round {number + 1} of {rounds}: {question.title}, {seat.label}")
                     await asyncio.sleep(_SETTLE_S)
                     before_s = processor_s(seat.process.pid)
-                    result = await _ask(client, seat, question)
+                    result = await ask(asking, seat, question)
                     took_s = processor_s(seat.process.pid) - before_s
                     on_turn(
                         Turn(who=seat.label, question=question.key, round=number, result=result, processor_s=took_s)
@@ -100,12 +108,13 @@ async def measure_rounds(
         return seats
 
 
-async def _ask(client: asyncio.subprocess.Process, seat: Seat, question: Question) -> Result:
-    if client.stdin is None or client.stdout is None:
+async def ask(asking: asyncio.subprocess.Process, seat: Seat, question: Question) -> Result:
+    """One question, by the client's process, and what came of it. Raises Broken."""
+    if asking.stdin is None or asking.stdout is None:
         raise Broken("the client has no pipes")
-    client.stdin.write(json.dumps(question.job(seat.port, dict(seat.headers))).encode() + b"\n")
-    await client.stdin.drain()
-    line = await client.stdout.readline()
+    asking.stdin.write(json.dumps(question.job(seat.port, dict(seat.headers))).encode() + b"\n")
+    await asking.stdin.drain()
+    line = await asking.stdout.readline()
     if not line:
         raise Broken("the client has ended")
     result = Result(**json.loads(line))
@@ -113,7 +122,8 @@ async def _ask(client: asyncio.subprocess.Process, seat: Seat, question: Questio
     return result
 
 
-async def _until_it_answers(client: asyncio.subprocess.Process, seat: Seat) -> None:
+async def until_it_answers(asking: asyncio.subprocess.Process, seat: Seat) -> None:
+    """Knock until it does. Raises Broken."""
     knock = Question(key="knock", title="", requests=1)
     deadline = asyncio.get_running_loop().time() + _PATIENCE_S
     while True:
@@ -125,7 +135,7 @@ async def _until_it_answers(client: asyncio.subprocess.Process, seat: Seat) -> N
             result = None
         else:
             writer.close()
-            result = await _ask(client, seat, knock)
+            result = await ask(asking, seat, knock)
             if not result.failed:
                 return
         if asyncio.get_running_loop().time() > deadline:
@@ -135,7 +145,8 @@ async def _until_it_answers(client: asyncio.subprocess.Process, seat: Seat) -> N
 
 
 @contextlib.asynccontextmanager
-async def _client() -> AsyncGenerator[asyncio.subprocess.Process]:
+async def client() -> AsyncGenerator[asyncio.subprocess.Process]:
+    """The process that asks, for the time of the block."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -154,10 +165,11 @@ async def _client() -> AsyncGenerator[asyncio.subprocess.Process]:
 
 
 @contextlib.asynccontextmanager
-async def _mock(places: Places) -> AsyncGenerator[Seat]:
+async def mock(places: Places) -> AsyncGenerator[Seat]:
+    """The upstream, for the time of the block."""
     port = free_port()
     launch = Launch(command=[sys.executable, "-m", "gateway_lab.mock", str(port)])
-    async with _running(launch, places.scratch / "mock.log", folder=_BENCH) as process:
+    async with running(launch, places.scratch / "mock.log", folder=_BENCH) as process:
         yield Seat(label=DIRECT, port=port, process=process)
 
 
@@ -166,12 +178,13 @@ async def _gateway(who: Contestant, upstream_port: int, places: Places) -> Async
     port = free_port()
     launch = who.launch(port, upstream_port)
     log = places.scratch / f"{who.label.lower()}.log"
-    async with _running(launch, log, folder=places.scratch) as process:
+    async with running(launch, log, folder=places.scratch) as process:
         yield Seat(label=who.label, port=port, process=process, headers=launch.headers)
 
 
 @contextlib.asynccontextmanager
-async def _running(launch: Launch, log: Path, *, folder: Path) -> AsyncGenerator[subprocess.Popen[bytes]]:
+async def running(launch: Launch, log: Path, *, folder: Path) -> AsyncGenerator[subprocess.Popen[bytes]]:
+    """A server, for the time of the block; what it prints goes to `log`."""
     with log.open("wb") as output:
         process = subprocess.Popen(  # noqa: ASYNC220, S603 - it starts beside everything else
             launch.command,
