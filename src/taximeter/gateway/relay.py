@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Generator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -257,10 +258,11 @@ class Relay:
             except Exception:  # noqa: BLE001 - a spectator
                 _log.exception("receipt %s was written, but could not be shown", receipt.id)
 
-    def begin(self, request: Request, receipt_id: str) -> asyncio.Future[None] | None:
-        """Have the ledger note that the request is in flight."""
+    def begin(self, request: Request, receipt_id: str) -> Future[None] | None:
+        """Have the ledger note that the request is in flight. Most who ask for that wait for the receipt only: whoever
+        waits for the note has it told to the event loop, see `done_in_time`."""
         try:
-            begun = asyncio.wrap_future(self._ledger.begin(request, receipt_id))
+            begun = self._ledger.begin(request, receipt_id)
         except Exception:  # noqa: BLE001 - the answer goes on
             _log.exception("the ledger did not note that request %s began", request.id)
             return None
@@ -269,7 +271,7 @@ class Relay:
 
     async def _append(self, receipt: Receipt) -> None:
         try:
-            appended = asyncio.wrap_future(self._ledger.append(receipt))
+            appended = self._ledger.append(receipt)
         except Exception:  # noqa: BLE001 - the answer goes on
             _log.exception("receipt %s is LOST: the ledger did not take it", receipt.id)
             self.receipts_lost += 1
@@ -300,7 +302,7 @@ class Exchange:
         receipt_id: str,
         answer: Answer,
         watch: Stopwatch,
-        begun: asyncio.Future[None] | None,
+        begun: Future[None] | None,
     ) -> None:
         self.request = request
         self.receipt_id = receipt_id
@@ -440,16 +442,29 @@ class Exchange:
         return error
 
 
-async def done_in_time(writing: asyncio.Future[None]) -> bool:
+async def done_in_time(writing: Future[None]) -> bool:
     """Wait for a write of the ledger, but not for ever: False when it has not been done, well or badly, by then."""
     if not writing.done():
-        # `wait` leaves the future alone at a timeout; `wait_for` would cancel it under the writer's hands.
-        await asyncio.wait([writing], timeout=_LEDGER_PATIENCE_S)
+        told = asyncio.get_running_loop().create_future()
+        when_done(writing, lambda: told.done() or told.set_result(None))
+        await asyncio.wait([told], timeout=_LEDGER_PATIENCE_S)
     return writing.done()
 
 
-def _log_failure(done: asyncio.Future[None], what: str) -> None:
-    error = asyncio.CancelledError() if done.cancelled() else done.exception()
+def when_done(writing: Future[None], tell: Callable[[], object]) -> None:
+    """Call `tell` on this event loop once the write is done, well or badly. A loop that has ended is told nothing."""
+    loop = asyncio.get_running_loop()
+
+    def done(_: Future[None]) -> None:
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(tell)
+
+    writing.add_done_callback(done)
+
+
+def _log_failure(done: Future[None], what: str) -> None:
+    """On the writer's thread."""
+    error = done.exception()
     if error is not None:
         _log.error("%s failed", what, exc_info=error)
 
