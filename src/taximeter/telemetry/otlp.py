@@ -56,6 +56,7 @@ _NS_PER_S: Final = 1_000_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ERRORS: Final = frozenset({Outcome.REFUSED, Outcome.FAILED, Outcome.INTERRUPTED})
 _ERROR_CLASS: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,60}(?=:|$)")
+_MOST: Final = 2**63 - 1
 _CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
 
 
@@ -139,13 +140,13 @@ class Otlp:
             context = TraceContextTextMapPropagator().extract({"traceparent": request.traceparent}, context)
         operation = names.OPERATIONS[request.dialect]
         span = self._tracer.start_span(
-            f"{operation} {request.model}",
+            _text(f"{operation} {request.model}"),
             context=context,
             kind=SpanKind.INTERNAL if receipt.work is not None else SpanKind.CLIENT,
             attributes={
                 names.OPERATION: operation,
                 names.PROVIDER: self._provider(receipt.served_by),
-                names.REQUEST_MODEL: request.model,
+                names.REQUEST_MODEL: _text(request.model),
             },
             start_time=started_ns,
         )
@@ -153,15 +154,15 @@ class Otlp:
             span.set_attributes(dict(_attributes(receipt)))
             span.set_attributes(self._peers.get(receipt.served_by or NOBODY, {}))
             for attempt in receipt.tries:
-                tried: dict[str, Value] = {names.OWN_UPSTREAM: attempt.upstream}
+                tried: dict[str, Value] = {names.OWN_UPSTREAM: _text(attempt.upstream)}
                 if attempt.status is not None:
                     tried[names.OWN_TRY_STATUS] = attempt.status
-                span.add_event(names.OWN_TRY, tried, timestamp=started_ns + attempt.started_ns)
+                span.add_event(names.OWN_TRY, tried, timestamp=min(started_ns + attempt.started_ns, _MOST))
             if receipt.outcome in _ERRORS:
                 span.set_attribute(names.ERROR, _error_type(receipt))
                 span.set_status(Status(StatusCode.ERROR))
         took_ns = 0 if receipt.timing is None else receipt.timing.total_ns
-        span.end(started_ns + took_ns)
+        span.end(min(started_ns + took_ns, _MOST))
 
 
 def _attributes(receipt: Receipt) -> Iterable[tuple[str, Value]]:
@@ -198,7 +199,20 @@ def _attributes(receipt: Receipt) -> Iterable[tuple[str, Value]]:
         said |= _of_usage(receipt.usage)
     if receipt.cost is not None:
         said |= _of_cost(receipt.cost)
-    return ((name, value) for name, value in said.items() if value is not None)
+    return ((_text(name), _sendable(value)) for name, value in said.items() if value is not None)
+
+
+def _sendable(value: Value) -> Value:
+    """As OTLP can carry it: one attribute that it could not would cost a whole batch."""
+    if isinstance(value, bool | float):
+        return value
+    if isinstance(value, int):
+        return max(-_MOST, min(value, _MOST))
+    return _text(value) if isinstance(value, str) else [_text(each) for each in value]
+
+
+def _text(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
 
 
 def _of_timing(timing: Timing) -> dict[str, Value | None]:
@@ -406,7 +420,7 @@ class _Points:
             attributes=dict(whose),
             start_time_unix_nano=self._started_ns,
             time_unix_nano=self._at_ns,
-            value=value / PICODOLLARS_PER_DOLLAR if name == names.OWN_METRIC_COST else value,
+            value=value / PICODOLLARS_PER_DOLLAR if name == names.OWN_METRIC_COST else min(value, _MOST),
         )
 
     def _distribution(self, whose: _Whose, histogram: Histogram, name: str) -> HistogramDataPoint:

@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from taximeter.records import PICODOLLARS_PER_DOLLAR, Dialect, Outcome, Phase, Receipt, Usage
+from taximeter.records import EXACT, Dialect, Outcome, Phase, Receipt, Usage
 
 NOBODY: Final = "nobody"  # instead of an upstream, where none was reached
 OTHER: Final = "other"  # instead of a model, where there are too many
@@ -136,7 +136,7 @@ class Figures:
         if receipt.cost is None:
             self.unpriced += 1
         else:
-            self.picodollars += int(receipt.cost.total * PICODOLLARS_PER_DOLLAR)
+            self.picodollars += int(receipt.cost.total.scaleb(12, EXACT))
         timing = receipt.timing
         if timing is None:
             return
@@ -245,4 +245,9 @@ class Tally:
                 self._models.add(model)
             else:
                 model = OTHER
-        return Labels(receipt.served_by or NOBODY, model, receipt.request.dialect, receipt.outcome)
+        return Labels(_text(receipt.served_by or NOBODY), _text(model), receipt.request.dialect, receipt.outcome)
+
+
+def _text(name: str) -> str:
+    """As it can be written in UTF-8: one name that could not would cost everybody the page."""
+    return name.encode("utf-8", "replace").decode()

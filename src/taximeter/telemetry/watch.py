@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from urllib.parse import urlsplit
 
 import msgspec
 from starlette.requests import Request as HttpRequest
@@ -25,7 +24,7 @@ from taximeter.telemetry.page import Moment, render
 from taximeter.telemetry.scraper import Scraper
 from taximeter.telemetry.tally import Tally
 from taximeter.upstreams.breaker import BreakerState
-from taximeter.upstreams.config import Network, Upstream
+from taximeter.upstreams.config import Network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +114,7 @@ class Watch:
             told.append(
                 {
                     "name": name,
-                    "url": _without_user(upstream),
+                    "url": upstream.url,
                     "speaks": upstream.speaks.value,
                     "provider": upstream.provider,
                     "models": [route.model for route in self._network.routes if upstream in route.upstreams],
@@ -137,9 +136,3 @@ class Watch:
 
 def _status(status: int | None) -> str:
     return "none" if status is None else str(status)
-
-
-def _without_user(upstream: Upstream) -> str:
-    """The URL, without what may be a password."""
-    url = urlsplit(upstream.url)
-    return url._replace(netloc=url.netloc.rpartition("@")[2], query="", fragment="").geturl()
