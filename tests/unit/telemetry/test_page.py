@@ -43,9 +43,7 @@ def value(samples: Samples, name: str, **labels: str) -> float:
 
 def total(samples: Samples, name: str, **labels: str) -> float:
     """The sum over all series of `name` that have `labels`."""
-    return sum(
-        sample for (of, whose), sample in samples.items() if of == name and set(labels.items()) <= set(whose)
-    )
+    return sum(sample for (of, whose), sample in samples.items() if of == name and set(labels.items()) <= set(whose))
 
 
 WHOSE = {"upstream": "claude", "model": "claude-x", "dialect": "anthropic.messages"}
