@@ -236,7 +236,7 @@ def test_over_a_real_socket() -> None:
     is_seen = threading.Event()
     with ScriptedUpstream(streamed(*HALF, Do.SILENCE)).listening() as up:
         house, _ = passing_house(an_upstream(up.url, Family.ANTHROPIC))
-        house.relay.on_receipt = lambda receipt: (seen.append(receipt), is_seen.set())
+        house.relay.observers.append(lambda receipt: (seen.append(receipt), is_seen.set()))
         with listening(house) as url:
             body = asking_messages(stream=True)
             with httpx.stream("POST", url + MESSAGES, json=body, timeout=WAIT_S) as response:
@@ -255,7 +255,7 @@ async def test_a_slow_client_loses_nothing_and_moves_no_time() -> None:
     with ScriptedUpstream(streamed(*CHAT_STREAM)).listening() as up:
         house, ledger = passing_house(an_upstream(up.url))
         is_written = asyncio.Event()
-        house.relay.on_receipt = lambda _: is_written.set()
+        house.relay.observers.append(lambda _: is_written.set())
         caller = Caller(app_of(house), CHAT, asking(stream=True, usage=True))
         caller.may_write.clear()
         calling = asyncio.create_task(caller.call())

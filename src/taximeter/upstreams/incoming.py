@@ -7,6 +7,7 @@ headers, and taking off a packing that was not asked for. Refuses to know: conne
 from __future__ import annotations
 
 import asyncio
+import os
 import zlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -214,4 +215,5 @@ def said(error: BaseException) -> str:
 
 
 def _system_said(error: OSError) -> str:
-    return error.strerror.lower() if error.strerror else "the connection broke"
+    # Its own text may hold an address; that of its number does not.
+    return os.strerror(error.errno).lower() if error.errno else "the connection broke"
