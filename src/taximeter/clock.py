@@ -86,6 +86,6 @@ def arrived_ns(now_ns: int, sock: Socket | None) -> int:
             return now_ns
         info = sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TCP_INFO_BYTES)
         waited_ns = _LAST_DATA_RECEIVED.unpack_from(info, _LAST_DATA_RECEIVED_AT)[0] * 1_000_000
-    except (OSError, struct.error):
+    except (OSError, ValueError, struct.error):  # ValueError: closed meanwhile, and its number is gone
         return now_ns
     return now_ns if waited_ns < _LEAST_WAIT_NS else now_ns - waited_ns

@@ -271,7 +271,7 @@ def _seconds(ns: int | None) -> float | None:
 
 
 def _wall_ns(at: datetime) -> int:
-    return (at - _EPOCH) // timedelta(microseconds=1) * 1_000
+    return min((at - _EPOCH) // timedelta(microseconds=1) * 1_000, _MOST)
 
 
 def _peer(url: str) -> dict[str, Value]:

@@ -230,12 +230,16 @@ def _of_the_house(moment: Moment) -> Iterator[Metric]:
     ledger = moment.ledger
     yield _counter(
         "taximeter_ledger_accepted_receipts",
-        "Receipts that were to be written since this process began: accepted = written + waiting + lost.",
+        "Receipts that were to be written since this process began: accepted = written + spooled + waiting + lost.",
         {(): ledger.accepted},
     )
     yield _counter("taximeter_ledger_written_receipts", "Receipts in the database.", {(): ledger.written})
     yield _counter("taximeter_ledger_lost_receipts", "Receipts that nobody has.", {(): ledger.lost})
     yield _gauge("taximeter_ledger_waiting_receipts", "Receipts on their way there.", {(): float(ledger.waiting)})
+    spooled = {(): float(ledger.spooled)}
+    yield _gauge(
+        "taximeter_ledger_spooled_receipts", "Receipts on this machine's disk until the database is back.", spooled
+    )
     if moment.spans:
         yield _counter(
             "taximeter_otlp_spans",

@@ -51,6 +51,7 @@ class Scraper:
         self._every_s = every_s
         self._clock = clock
         self._run: asyncio.Task[None] | None = None
+        self._session: aiohttp.ClientSession | None = None
 
     def start(self) -> None:
         """Begin, where there is anything to read."""
@@ -63,17 +64,26 @@ class Scraper:
             self._run.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._run
+        if self._session is not None:
+            await self._session.close()
+
+    async def read(self) -> None:
+        """Read every page once. Never raises."""
+        if self._session is None:
+            self._session = self._open()
+        session = self._session
+        await asyncio.gather(*(self._read(session, name, page) for name, page in self.watched.items()))
 
     async def _forever(self) -> None:
+        while True:
+            await self.read()
+            await asyncio.sleep(self._every_s)
+
+    def _open(self) -> aiohttp.ClientSession:
         import aiohttp  # noqa: PLC0415  # for those who have something to read
 
         timeout = aiohttp.ClientTimeout(total=_PATIENCE_S)
-        async with aiohttp.ClientSession(
-            timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), trust_env=True
-        ) as session:
-            while True:
-                await asyncio.gather(*(self._read(session, name, page) for name, page in self.watched.items()))
-                await asyncio.sleep(self._every_s)
+        return aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), trust_env=True)
 
     async def _read(self, session: aiohttp.ClientSession, name: str, page: Watched) -> None:
         try:

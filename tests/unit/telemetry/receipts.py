@@ -133,7 +133,7 @@ def sources(models: Sequence[str] = ("llama",), **changes: object) -> Sources:
     whole = Sources(
         models=lambda: models,
         in_flight=lambda: 4,
-        ledger=lambda: LedgerCounts(accepted=9, written=6, lost=1),
+        ledger=lambda: LedgerCounts(accepted=9, written=5, spooled=1, lost=1),
         receipts_lost=lambda: 1,
         machines=lambda: {"farm": statement},
         breaker=lambda name: BreakerState.OPEN if name == "farm" else BreakerState.CLOSED,
