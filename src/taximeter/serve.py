@@ -39,7 +39,7 @@ from taximeter.pricing.settle import Tariff
 from taximeter.pricing.shared_machine import Machines, SharedMachineTariff
 from taximeter.records import Backend
 from taximeter.settings import Settings
-from taximeter.telemetry import Sources, Watch
+from taximeter.telemetry import Sources, Watch, check_endpoint
 from taximeter.upstreams.breaker import BreakerState
 from taximeter.upstreams.config import Network, read_network
 from taximeter.upstreams.dispatch import Dispatcher
@@ -100,6 +100,7 @@ class House:
         key = None
         if settings.api_key is not None:
             key = read_secret(settings.api_key, os.environ, base=settings.config_path.parent)
+        check_endpoint(settings.otlp_endpoint)  # before anything is open
         machine = None if settings.machine_rate is None else MachineMeter(settings.machine_rate)
         shared = {
             name: SharedMachineTariff(upstream.machine_rate, started_ns=SYSTEM_CLOCK.monotonic_ns())

@@ -16,6 +16,7 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from taximeter.errors import ConfigError
 from taximeter.serve import House
 from taximeter.settings import Settings
 from taximeter.telemetry import names
@@ -85,6 +86,14 @@ def samples_of(page: str) -> Counter[tuple[str, str]]:
             for label, value in sample.labels.items():
                 sums[sample.name, f"{label}={value}"] += sample.value  # type: ignore[assignment]
     return sums
+
+
+def test_a_collector_that_cannot_be_is_told_before_anything_is_open(tmp_path: Path):
+    """ConfigError, and not even a ledger."""
+    (tmp_path / "taximeter.toml").write_text('otlp_endpoint = "localhost:4318"\n')
+    with pytest.raises(ConfigError, match="otlp_endpoint"):
+        House.of(Settings.load(environ={"TAXIMETER_HOME": str(tmp_path)}), None)
+    assert [each.name for each in tmp_path.iterdir()] == ["taximeter.toml"]
 
 
 def test_the_page_the_collector_and_the_ledger_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -5,6 +5,7 @@ OpenTelemetry's terms, whose names are in `names`, and `exporter` sends it. `eng
 pages, which `scraper` reads. `watch` joins them. The ledger has the books; no answer waits for anything here.
 """
 
+from taximeter.telemetry.exporter import check_endpoint
 from taximeter.telemetry.watch import Sources, Watch
 
-__all__ = ["Sources", "Watch"]
+__all__ = ["Sources", "Watch", "check_endpoint"]

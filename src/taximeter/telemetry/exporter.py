@@ -77,21 +77,16 @@ class Exporter:
     ) -> Self | None:
         """An exporter to `endpoint`, or to where OpenTelemetry's variables say; None where nobody says anything.
 
-        Raises ConfigError for an endpoint that is none, or where the packages are missing. Variables may have been set
-        for all programs of a machine, so for them alone that is a warning.
+        Raises ConfigError as `check_endpoint` does. Variables may have been set for all programs of a machine, so where
+        only they say something, missing packages are a warning.
         """
         environ = os.environ if environ is None else environ
         if endpoint is None and not any(environ.get(name) for name in _ENDPOINTS):
             return None
         if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
             return None
-        if endpoint is not None and (
-            urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).netloc
-        ):
-            raise ConfigError("otlp_endpoint must be an http or https URL", hint="such as http://localhost:4318")
+        check_endpoint(endpoint)
         if not _is_installed():
-            if endpoint is not None:
-                raise ConfigError("otlp_endpoint is set, and OpenTelemetry's packages are missing", hint=_INSTALL)
             _log.warning("OTEL_EXPORTER_OTLP_… is set, and OpenTelemetry's packages are missing: %s", _INSTALL)
             return None
         return cls(tally, network, endpoint=endpoint)
@@ -183,6 +178,18 @@ class Exporter:
             _log.warning("the OpenTelemetry collector %s", "takes data again" if works else "takes no data")
             self._works = works
             otlp.quiet(is_quiet=not works)
+
+
+def check_endpoint(endpoint: str | None) -> None:
+    """Raises ConfigError for an endpoint that is none, and for one that nothing could be sent to, for want of the
+    packages. None is always right."""
+    if endpoint is None:
+        return
+    url = urlsplit(endpoint)
+    if url.scheme not in ("http", "https") or not url.netloc:
+        raise ConfigError("otlp_endpoint must be an http or https URL", hint="such as http://localhost:4318")
+    if not _is_installed():
+        raise ConfigError("otlp_endpoint is set, and OpenTelemetry's packages are missing", hint=_INSTALL)
 
 
 def _is_installed() -> bool:

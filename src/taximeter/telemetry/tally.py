@@ -130,9 +130,10 @@ class Figures:
     def add(self, receipt: Receipt) -> None:
         """One more."""
         self.receipts += 1
-        if receipt.usage is not None:
+        if receipt.usage is None:
+            self.without_usage += 1
+        else:
             self._add_usage(receipt.usage)
-        self.without_usage += receipt.usage is None or receipt.usage.total_tokens is None
         if receipt.cost is None:
             self.unpriced += 1
         else:
@@ -173,15 +174,24 @@ class Figures:
         )
 
     def _add_usage(self, usage: Usage) -> None:
-        for bucket, tokens in usage.leaves().items():
-            if tokens is None:
-                self.unknown[bucket] += 1
-            elif tokens:
-                self.tokens[bucket] += tokens
-        if usage.input_tokens is not None:
-            self.input_tokens.add(usage.input_tokens)
-        if usage.output_tokens is not None:
-            self.output_tokens.add(usage.output_tokens)
+        is_known = True
+        for buckets, distribution in (
+            (usage.INPUT_LEAVES, self.input_tokens),
+            (usage.OUTPUT_LEAVES, self.output_tokens),
+        ):
+            total, is_side_known = 0, True
+            for bucket in buckets:
+                tokens: int | None = getattr(usage, bucket)
+                if tokens is None:
+                    self.unknown[bucket] += 1
+                    is_side_known = False
+                elif tokens:
+                    self.tokens[bucket] += tokens
+                    total += tokens
+            if is_side_known:
+                distribution.add(total)
+            is_known = is_known and is_side_known
+        self.without_usage += not is_known
 
 
 def first_chunk_of(receipt: Receipt) -> int | None:
