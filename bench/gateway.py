@@ -32,9 +32,10 @@ from rich.console import Console
 def main() -> None:
     """Measure, print, write."""
     options = _options()
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory(dir=options.ledger_in) as ledger:
         places = Places(
             scratch=options.logs or Path(scratch),
+            ledger=Path(ledger),
             litellm_python=options.litellm_python,
             portkey=options.portkey,
         )
@@ -42,7 +43,9 @@ def main() -> None:
         absent = {who.label: reason for who in wanted if (reason := who.missing())}
         gateways = [who for who in wanted if who.label not in absent]
         asked = [each for each in QUESTIONS if options.questions is None or _begins(each.key, options.questions)]
-        report = Report({who.label: who.version() for who in gateways}, absent, rounds=options.rounds)
+        report = Report(
+            {who.label: who.version() for who in gateways}, absent, rounds=options.rounds, ledger=places.ledger
+        )
         try:
             asyncio.run(_measure(places, gateways, asked, options, report))
         except Broken as reason:
@@ -72,7 +75,7 @@ async def _measure(
             places, gateways, asked, options.rounds, limit_s=limit_s, tell=status.update, on_turn=report
         )
     ours = next((who for who in gateways if isinstance(who, Taximeter)), None)
-    report.close(seats, None if ours is None else _receipts(ours.home / "ledger.sqlite"))
+    report.close(seats, None if ours is None else _receipts(ours.ledger))
 
 
 def _receipts(ledger: Path) -> int:
@@ -95,7 +98,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", type=words, help="gateways, such as taximeter,litellm")
     parser.add_argument("--questions", type=words, help="beginnings of " + ", ".join(each.key for each in QUESTIONS))
     parser.add_argument("--json", type=Path, metavar="PATH", help="write everything there")
-    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep what the servers print, and our ledger")
+    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep what the servers print")
+    parser.add_argument("--ledger-in", type=Path, metavar="FOLDER", help="on which disk our ledger is")
     for option, metavar, what in (
         ("--litellm-python", "PROGRAM", "of an environment with litellm[proxy]"),
         ("--portkey", "FOLDER", "where @portkey-ai/gateway was installed"),

@@ -28,6 +28,8 @@ class Places:
     """Where things are. None: the operator did not say."""
 
     scratch: Path
+    ledger: Path
+    """The folder of our ledger: what disk it is on decides half of an answer's way."""
     litellm_python: Path | None
     portkey: Path | None
 
@@ -66,7 +68,11 @@ class Taximeter:
     label: str = "Taximeter"
 
     @property
-    def home(self) -> Path:
+    def ledger(self) -> Path:
+        return self.places.ledger / "ledger.sqlite"
+
+    @property
+    def _home(self) -> Path:
         return self.places.scratch / "taximeter"
 
     def missing(self) -> str | None:
@@ -76,14 +82,18 @@ class Taximeter:
         return __version__
 
     def launch(self, port: int, upstream_port: int) -> Launch:
-        self.home.mkdir(exist_ok=True)
-        (self.home / "taximeter.toml").write_text(
+        self._home.mkdir(exist_ok=True)
+        (self._home / "taximeter.toml").write_text(
             f'[upstreams.mock]\nurl = "http://127.0.0.1:{upstream_port}"\nspeaks = "openai"\nkey = "env:MOCK_KEY"\n'
             f'provider = "openai"\n\n[[routes]]\nmodel = "*"\nupstreams = ["mock"]\n'
         )
         return Launch(
             command=[sys.executable, "-m", "taximeter", "serve", "--port", str(port)],
-            environment={"TAXIMETER_HOME": str(self.home), "MOCK_KEY": "sk-mock"},
+            environment={
+                "TAXIMETER_HOME": str(self._home),
+                "TAXIMETER_LEDGER": f"sqlite:///{self.ledger}",
+                "MOCK_KEY": "sk-mock",
+            },
             headers={"authorization": "Bearer sk-client"},
         )
 

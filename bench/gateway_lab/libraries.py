@@ -116,7 +116,7 @@ async def _measure(granian: Path | None, rounds: int) -> dict[str, list[list[flo
 
     figures: dict[str, list[list[float]]] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        places = Places(scratch=Path(scratch), litellm_python=None, portkey=None)
+        places = Places(scratch=Path(scratch), ledger=Path(scratch), litellm_python=None, portkey=None)
         async with client() as process, mock(places) as upstream:
             await until_it_answers(process, upstream)
             for _ in range(rounds):

@@ -9,7 +9,10 @@ median of the rounds, with its quartiles. A 99th percentile is of all rounds' ti
 from __future__ import annotations
 
 import json
+import os
 import statistics
+import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -74,7 +77,11 @@ class Verdict:
 class Report:
     """Collects turns."""
 
-    def __init__(self, versions: Mapping[str, str], absent: Mapping[str, str], *, rounds: int) -> None:
+    def __init__(self, versions: Mapping[str, str], absent: Mapping[str, str], *, rounds: int, ledger: Path) -> None:
+        """`ledger` is the folder of our ledger. Its disk is asked in every turn how long a small write takes to be on
+        it: that is the floor under our answers, and busy neighbours raise it thirtyfold."""
+        self._ledger = ledger
+        self._syncs_ms: list[float] = []
         self._versions = versions
         self._absent = absent
         self._turns: list[Turn] = []
@@ -89,6 +96,7 @@ class Report:
 
     def __call__(self, turn: Turn) -> None:
         self._turns.append(turn)
+        self._syncs_ms.append(_sync_ms(self._ledger))
 
     def close(self, seats: Sequence[Seat], receipts: int | None) -> None:
         """How the seats were left, and how many receipts our ledger has."""
@@ -119,6 +127,9 @@ class Report:
             if turn.result.failed:
                 said = f"{turn.result.failed} failed: {'; '.join(turn.result.errors)[:300]}"
                 notes.append(f"{turn.who}, {turn.question}, round {turn.round + 1}: {said}")
+        if self._syncs_ms:
+            low, middle, high = (number(one) for one in statistics.quantiles(self._syncs_ms, n=4))
+            notes.append(f"One write and sync on the ledger's disk took {middle} ms ({low} to {high}) meanwhile.")
         return Group(table, verdicts, *map(Text, notes))
 
     def write(self, path: Path) -> None:
@@ -128,6 +139,7 @@ class Report:
             **self._head,
             "versions": dict(self._versions),
             "absent": dict(self._absent),
+            "sync_ms": self._syncs_ms,
             "figures": [asdict(figure) for figure in figures.values()],
             "verdicts": [asdict(verdict) for verdict in self._verdicts(figures)],
         }
@@ -221,6 +233,19 @@ def _ratio_verdict(target: str, ratio: float | None, wanted: float) -> Verdict:
     if ratio is None:
         return Verdict(target=target, said="not measured", reached=None)
     return Verdict(target=target, said=f"1/{ratio:.2f}", reached=ratio >= wanted)
+
+
+def _sync_ms(folder: Path) -> float:
+    """How long one small write takes to be on the disk, in milliseconds: the median of nine."""
+    took_ns: list[int] = []
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for _ in range(9):
+            began_ns = time.perf_counter_ns()
+            file.write(b"x" * 4096)
+            file.flush()
+            os.fdatasync(file.fileno())
+            took_ns.append(time.perf_counter_ns() - began_ns)
+    return statistics.median(took_ns) / 1e6
 
 
 def _rate(turn: Turn) -> float:
