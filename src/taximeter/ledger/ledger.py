@@ -200,6 +200,10 @@ class Ledger:
         """The sums of one group (kinds are those of `receipts_of`); None when no receipt belongs to it."""
         return self._reading().group(kind, name)
 
+    def usage_of(self, kind: str, name: str) -> list[UsageTotals]:
+        """The same by model, backend and outcome, and by bucket; added up on the spot from the group's receipts."""
+        return self._reading().usage_of(kind, name)
+
     def groups(self, kind: str, since: datetime | None = None, limit: int = 50) -> list[GroupTotals]:
         """The groups of one kind that had a receipt since then, those with the newest first."""
         return self._reading().groups(kind, since, limit)

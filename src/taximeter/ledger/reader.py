@@ -72,11 +72,11 @@ class Reader:
         first, last = _hour_from(start), _hour_of(until)
         with self._snapshot() as connection:
             if first > last:  # all within one hour
-                return _added_up(connection, start, until)
+                return _part_of_an_hour(connection, start, until)
             return [
-                *_added_up(connection, start, first),
+                *_part_of_an_hour(connection, start, first),
                 *_kept(connection, first, last),
-                *_added_up(connection, last, until),
+                *_part_of_an_hour(connection, last, until),
             ]
 
     def group(self, kind: str, name: str) -> GroupTotals | None:
@@ -88,6 +88,15 @@ class Reader:
         with self._snapshot() as connection:
             found = connection.execute(question).mappings().one_or_none()
         return None if found is None else _group_totals(found)
+
+    def usage_of(self, kind: str, name: str) -> list[UsageTotals]:
+        """See `Ledger.usage_of`."""
+        member = members.c
+        theirs = sa.select(member.receipt_id).where(
+            member.kind == rows.stored_name(kind), member.name == rows.stored_name(name)
+        )
+        with self._snapshot() as connection:
+            return _added_up(connection, current_receipts.c.id.in_(theirs))
 
     def groups(self, kind: str, since: datetime | None, limit: int) -> list[GroupTotals]:
         """See `Ledger.groups`."""
@@ -256,10 +265,17 @@ def _kept(connection: sa.Connection, start: datetime, until: datetime) -> list[U
     return [_usage_totals(row) for row in connection.execute(question)]
 
 
-def _added_up(connection: sa.Connection, start: datetime, until: datetime) -> list[UsageTotals]:
-    """The sums of a part of an hour, made on the spot."""
+def _part_of_an_hour(connection: sa.Connection, start: datetime, until: datetime) -> list[UsageTotals]:
     if start >= until:
         return []
+    closed_at = current_receipts.c.closed_at
+    return _added_up(connection, sa.and_(closed_at >= start, closed_at < until), hour=_hour_of(start))
+
+
+def _added_up(
+    connection: sa.Connection, which: sa.ColumnElement[bool], *, hour: datetime | None = None
+) -> list[UsageTotals]:
+    """The sums of some receipts, made on the spot."""
     this = current_receipts.c
     is_unknown = {name: sa.case((this[name].is_(None), 1), else_=0) for name in (*TOKEN_COLUMNS, "cost_dollars")}
     sums: dict[str, sa.ColumnElement[Any]] = {
@@ -274,10 +290,8 @@ def _added_up(connection: sa.Connection, start: datetime, until: datetime) -> li
         for name in (*HOUR_COUNTS, *MONEY_COLUMNS)
     ]
     keys = (this.model, sa.func.coalesce(this.served_by, ""), this.outcome)
-    question = (
-        sa.select(*keys, *counts).where(this.closed_at >= start, this.closed_at < until).group_by(*keys).order_by(*keys)
-    )
-    return [_usage_totals((_hour_of(start), *row)) for row in connection.execute(question)]
+    question = sa.select(*keys, *counts).where(which).group_by(*keys).order_by(*keys)
+    return [_usage_totals((hour, *row)) for row in connection.execute(question)]
 
 
 _PAIRS = slice(3, 3 + 2 * len(TOKEN_COLUMNS), 2)  # in HOUR_COUNTS: a bucket's sum, and how often it was unknown

@@ -15,14 +15,15 @@ from taximeter.records import Outcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageTotals:
-    """What receipts of one hour, model, backend and outcome add up to. `hour` is when it began, in UTC.
+    """What receipts of one hour, model, backend and outcome add up to. `hour` is when it began, in UTC; None where the
+    sum is not of an hour's.
 
     `tokens` are the sums of what is known of each bucket, `unknown` how many receipts do not know it. `cost` is the sum
     of known costs, `unpriced` how many receipts have none. `total_ns` is the sum over `timed` receipts,
     `first_token_ns` over `first_tokens`. `off_scale` counts numbers too large for a sum; they are in the receipts.
     """
 
-    hour: datetime
+    hour: datetime | None
     model: str
     served_by: str | None
     outcome: Outcome

@@ -294,3 +294,18 @@ def test_no_question_reads_a_whole_table(ledger: Ledger, path: Path) -> None:
             scanned = [step for step in plan if step.startswith("SCAN") and "INDEX receipts_off_scale" not in step]
             in_order = "LIMIT" in statement and not any("TEMP B-TREE" in step for step in plan)
             assert not scanned or (in_order and all("INDEX receipts_by_time" in step for step in scanned)), plan
+
+
+def test_a_groups_usage_is_that_of_its_receipts(ledger: Ledger) -> None:
+    """By model, backend and outcome; what is corrected counts no more, and other groups do not count."""
+    first = a_receipt(replace(a_request(), task="report"))
+    other = a_receipt(replace(a_request(), task="another"))
+    corrected = replace(first, id=new_id("rcpt", NOON), supersedes=first.id)
+    for receipt in (first, other, corrected):
+        ledger.append(receipt).result()
+    assert first.usage is not None
+    (part,) = ledger.usage_of("task", "report")
+    assert part.receipts == 1
+    assert part.hour is None
+    assert part.tokens == {leaf: count or 0 for leaf, count in first.usage.leaves().items()}
+    assert ledger.usage_of("task", "nothing") == []
