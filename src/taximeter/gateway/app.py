@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from urllib.parse import unquote
 
 import msgspec
 from starlette.applications import Starlette
@@ -24,6 +25,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from taximeter.errors import CapacityError, LedgerError, RequestError, UpstreamError
 from taximeter.gateway.arrival import ARRIVAL, ARRIVED_NS, Arrival, ClientGone, beside_streams, read_body
 from taximeter.gateway.errors import DoorError, as_http
+from taximeter.gateway.group_pages import GroupPages, receipts_asked_for
+from taximeter.gateway.groups import split_path
 from taximeter.gateway.inference import InferenceDoor, Ways, outgoing_of
 from taximeter.gateway.peek import spliced
 from taximeter.gateway.relay import Relay
@@ -68,6 +71,7 @@ def build_app(
         "/v1/responses": InferenceDoor(openai.RESPONSES, ways),
         "/v1/embeddings": InferenceDoor(openai.EMBEDDINGS, ways),
     }
+    groups = GroupPages(ledger, ways.relay.clock)
     routes = [
         *(Route(path, door, methods=["POST"]) for path, door in doors.items()),
         Route("/v1/messages/count_tokens", pages.count_tokens, methods=["POST"]),
@@ -76,6 +80,10 @@ def build_app(
         Route("/healthz", pages.health),
         Route("/api/receipts", pages.receipts),
         Route("/api/receipts/{id}", pages.receipt),
+        Route("/api/tasks/{id:path}/finish", groups.finish, methods=["POST"]),
+        Route("/api/tasks/{id:path}", groups.task),
+        Route("/api/runs/{id:path}", groups.run),
+        Route("/api/sessions/{id:path}", groups.session),
         Route("/api/machine", pages.machine),
         Route("/api/machines", pages.machines),
         *more,
@@ -121,9 +129,12 @@ class _Door:
                 message["headers"] = [*headers, named]
             await send(message)
 
+        wrong = _read_groups_of_path(scope)
         # Doors answer their own errors: they are reached past the router and its nets, which take as long as a door.
         app = self._doors.get(scope["path"], self._app) if scope["method"] == "POST" else self._app
         try:
+            if wrong is not None:
+                app = _respond(scope, wrong)
             if not self._is_meant(scope):
                 app = _respond(scope, _strange_host())
             elif self._key is not None and scope["path"] != "/healthz":
@@ -240,7 +251,7 @@ class _Pages:
             raise RequestError("`before` must be the id of a receipt", param="before")
 
         def page() -> Response:  # a long one takes a while to write out, too
-            return _encoded({"receipts": to_json(self._ledger.receipts(limit, before))})
+            return _encoded({"receipts": to_json(receipts_asked_for(http, self._ledger, limit, before))})
 
         return await asyncio.to_thread(page)
 
@@ -277,6 +288,20 @@ class _Pages:
         charged_ns = self._meter.charged_ns
         time = self._relay.backend.machine_time()
         return None if time is None else self._meter.statement(time, charged_ns=charged_ns)
+
+
+def _read_groups_of_path(scope: Scope) -> RequestError | None:
+    """Take what a request belongs to out of its path and lay it to its headers, where those say nothing else. Gives
+    what is wrong with it."""
+    raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
+    try:
+        path, named = split_path(raw_path)
+    except RequestError as error:
+        return error
+    if named:
+        scope["raw_path"], scope["path"] = path, unquote(path.decode("latin-1"))
+        scope["headers"] = [*named, *scope["headers"]]  # of two that name the same, the later counts
+    return None
 
 
 def _json(body: bytes, status: int = 200) -> Response:

@@ -1,18 +1,18 @@
-"""What a request belongs to, by its headers.
+"""What a request belongs to, by its headers, or by its path where a client can only be given a base URL.
 
-Owns: the names of the headers, ours and those that others have taught clients to send, and which of them wins. Refuses
-to know: what is done with groups.
+Owns: the names of the headers, ours and those that others have taught clients to send, which of them wins, and the
+words that a path may begin with. Refuses to know: what is done with groups.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import unquote_to_bytes
 
 from taximeter.errors import RequestError
-from taximeter.records import MOST_GROUP_NAME_CHARACTERS, is_group_name
+from taximeter.records import MOST_GROUP_NAME_CHARACTERS, MOST_LABELS, Groups, is_group_name
 
 # The first one that is there counts. A group named by nobody is none.
 _TASK: Final = (b"x-taximeter-task",)
@@ -22,26 +22,32 @@ _LABEL: Final = b"x-taximeter-label-"
 # Helicone's clients send these; they are labels here.
 _LABELS: Final = {b"helicone-session-name": "session-name", b"helicone-session-path": "session-path"}
 _HELICONE_PROPERTY: Final = b"helicone-property-"
-_MOST_LABELS: Final = 16
 _TRACEPARENT: Final = re.compile(
     rb"(?!ff)[0-9a-f]{2}-(?P<trace>(?!0{32})[0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?![^-])"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Groups:
-    """Names are None where the request gave none. `trace` is the id of a W3C trace, `traceparent` the header that
-    says so."""
-
-    task: str | None = None
-    run: str | None = None
-    session: str | None = None
-    trace: str | None = None
-    traceparent: str | None = None
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
+# `/task/NAME/run/NAME/label/KEY/VALUE`, and behind it the path proper. Every word and name is whole, percent-encoded.
+_PREFIX: Final = re.compile(rb"(?:/(?:task|run|session)/[^/]*|/label/[^/]+/[^/]*)+(?=/v1(?:/|$))")
+_WORD: Final = re.compile(rb"/(?:(?P<kind>task|run|session)|label/(?P<label>[^/]+))/(?P<name>[^/]*)")
+_KEY: Final = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # what a header can be called
 _NONE: Final = Groups()
+
+
+def split_path(raw_path: bytes) -> tuple[bytes, list[tuple[bytes, bytes]]]:
+    """The path without the groups that it begins with, and these as our headers would name them.
+
+    Whoever can tell a program no more than where the API is, says there what its requests belong to:
+    `http://127.0.0.1:8000/task/nightly/v1`. A path that does not begin so is given back whole.
+    """
+    prefix = _PREFIX.match(raw_path)
+    if prefix is None:
+        return raw_path, []
+    named: list[tuple[bytes, bytes]] = []
+    for word in _WORD.finditer(prefix[0]):
+        kind = word["kind"] or b"label-" + unquote_to_bytes(word["label"]).lower()
+        if not _KEY.fullmatch(kind):
+            raise RequestError("a label in a path has a key that no header could have: letters, digits and -_. only")
+        named.append((b"x-taximeter-" + kind, unquote_to_bytes(word["name"])))
+    return raw_path[prefix.end() :], named
 
 
 def groups_of(headers: Iterable[tuple[bytes, bytes]]) -> Groups:
@@ -73,7 +79,8 @@ def _text(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
         return None
     shown = name.decode("ascii", "replace")
     raise RequestError(
-        f"the header {shown} must be at most {MOST_GROUP_NAME_CHARACTERS} printable characters in UTF-8", param=shown
+        f"{shown} must be at most {MOST_GROUP_NAME_CHARACTERS} printable characters in UTF-8, in a header or a path",
+        param=shown,
     )
 
 
@@ -86,8 +93,8 @@ def _labels(headers: Mapping[bytes, bytes]) -> Mapping[str, str]:
                 key = name[len(prefix) :].decode("ascii", "replace")
         if key is not None and (value := _text(headers, name)) is not None:
             labels[key] = value
-    if len(labels) > _MOST_LABELS:
-        raise RequestError(f"a request has at most {_MOST_LABELS} labels", param="x-taximeter-label-*")
+    if len(labels) > MOST_LABELS:
+        raise RequestError(f"a request has at most {MOST_LABELS} labels", param="x-taximeter-label-*")
     return labels
 
 

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from taximeter.errors import RequestError, TaximeterError
 from taximeter.gateway.arrival import ARRIVAL, Arrival, ClientGone, beside_streams, let_go_when_gone, read_body
-from taximeter.gateway.groups import Groups, groups_of
+from taximeter.gateway.groups import groups_of
 from taximeter.gateway.passage import Head, Passage
 from taximeter.gateway.peek import Peek, peek, sent
 from taximeter.gateway.relay import Exchange, Relay, ShuttingDown
@@ -28,6 +28,7 @@ from taximeter.providers.metering import tap_for
 from taximeter.records import (
     ChoiceFinished,
     Dialect,
+    Groups,
     Outcome,
     Request,
     Sampling,
@@ -116,20 +117,22 @@ class InferenceDoor:
         body = await read_body(scope, receive)
         receipt_id = new_id("rcpt", arrival.at)
         model = None
+        groups = Groups()
         try:
+            groups = groups_of(scope["headers"])
             if self._ways.dispatcher is not None:
                 model, passing = await beside_streams(body, self._passing, body)
                 if passing is not None:
-                    request = self._seen(arrival, passing.seen, groups_of(scope["headers"]))
+                    request = self._seen(arrival, passing.seen, groups)
                     reply.receipt_id = receipt_id
                     await self._pass(scope, receive, reply, passing, request)
                     return
-            call, request = await beside_streams(body, self._understand, body, arrival, groups_of(scope["headers"]))
+            call, request = await beside_streams(body, self._understand, body, arrival, groups)
         except RequestError as error:
             model = model or await beside_streams(body, model_named_in, body)
             if model is not None:
                 reply.receipt_id = receipt_id
-                await self._relay.refuse(self._refused_request(arrival, model), error, receipt_id=receipt_id)
+                await self._relay.refuse(self._refused_request(arrival, model, groups), error, receipt_id=receipt_id)
             raise
         reply.receipt_id = receipt_id
         exchange = await self._relay.open(request, call.prompt, receipt_id=receipt_id)
@@ -245,11 +248,16 @@ class InferenceDoor:
             traceparent=groups.traceparent,
         )
 
-    def _refused_request(self, arrival: Arrival, model: str) -> Request:
+    def _refused_request(self, arrival: Arrival, model: str, groups: Groups) -> Request:
         return Request(
             id=arrival.request_id,
             received_at=arrival.at,
             received_ns=arrival.at_ns,
             dialect=self._endpoint.dialect,
             model=model,
+            task=groups.task,
+            run=groups.run,
+            session=groups.session,
+            labels=groups.labels,
+            trace=groups.trace,
         )

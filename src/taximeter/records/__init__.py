@@ -34,9 +34,11 @@ from taximeter.records.money import (
 from taximeter.records.receipt import Attempt, Outcome, Receipt, inter_token_ns
 from taximeter.records.request import (
     MOST_GROUP_NAME_CHARACTERS,
+    MOST_LABELS,
     Dialect,
     Form,
     FormKind,
+    Groups,
     Image,
     Message,
     Prompt,
@@ -54,6 +56,7 @@ from taximeter.records.usage import Ceiling, Terms, Usage, Work
 __all__ = [
     "EXACT",
     "MOST_GROUP_NAME_CHARACTERS",
+    "MOST_LABELS",
     "NS_PER_HOUR",
     "PICODOLLARS_PER_DOLLAR",
     "Answer",
@@ -70,6 +73,7 @@ __all__ = [
     "FinishReason",
     "Form",
     "FormKind",
+    "Groups",
     "Image",
     "Json",
     "MachineRate",

@@ -194,11 +194,25 @@ class Sampling:
 
 
 MOST_GROUP_NAME_CHARACTERS = 200
+MOST_LABELS = 16
 
 
 def is_group_name(text: str) -> bool:
     """Whether `text` can name a task, a run or a session: short and printable, since every report prints it."""
     return len(text) <= MOST_GROUP_NAME_CHARACTERS and text.isprintable() and "\N{REPLACEMENT CHARACTER}" not in text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """What a request belongs to. Names are None where nobody gave one. `trace` is the id of a W3C trace,
+    `traceparent` the header that says so."""
+
+    task: str | None = None
+    run: str | None = None
+    session: str | None = None
+    trace: str | None = None
+    traceparent: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
