@@ -92,7 +92,8 @@ class Boundary(TyperGroup):
         """Run the command line and exit. With `standalone_mode` off, give the exit code instead."""
         arguments = list(sys.argv[1:] if args is None else args)
         run = functools.partial(super().main, arguments, *rest, standalone_mode=False, **extra)
-        code = run_guarded(run, as_json="--json" in arguments)
+        ours = arguments[: arguments.index("--")] if "--" in arguments else arguments  # the rest is another program's
+        code = run_guarded(run, as_json="--json" in ours)
         if standalone_mode:
             sys.exit(code)
         return code

@@ -21,6 +21,8 @@ _COMMANDS = {
     "serve": ("serve", "serve"),
     "receipts": ("receipts", "receipts"),
     "receipt": ("receipts", "receipt"),
+    "run": ("run", "app"),
+    "tasks": ("tasks", "app"),
     "price": ("price", "price"),
     "machine": ("machine", "machine"),
     "models": ("models", "app"),

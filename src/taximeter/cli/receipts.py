@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from taximeter.cli.console import JsonFlag, out, print_json
-from taximeter.errors import LedgerError
+from taximeter.errors import LedgerError, RequestError
 from taximeter.records import Receipt
 from taximeter.settings import Settings
 
-_GAP: Final = 2
-_RIGHT: Final = ("in", "cached", "out", "TTFT", "total", "cost")
-_LEAST_TELLING: Final = ("cached", "TTFT", "in", "out", "total", "cost", "model", "when, UTC", "outcome")
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_RIGHT: Final = ("in", "cached", "out", "TTFT", "total", "tries", "cost")
+_LEAST_TELLING: Final = ("tries", "by", "cached", "TTFT", "in", "out", "total", "cost", "model", "when, UTC", "outcome")
 
 
 def receipts(
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many, newest first.")] = 20,
     before: Annotated[str | None, typer.Option(help="Only receipts older than this one.", metavar="ID")] = None,
+    task: Annotated[str | None, typer.Option(help="Only those of this task.", metavar="NAME")] = None,
+    run: Annotated[str | None, typer.Option(help="Only those of this run.", metavar="NAME")] = None,
+    session: Annotated[str | None, typer.Option(help="Only those of this session.", metavar="NAME")] = None,
+    label: Annotated[str | None, typer.Option(help="Only those with this label.", metavar="KEY=VALUE")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """List the newest receipts."""
+    """List the newest receipts, all or those of one task, run, session or label."""
+    group = _group(task=task, run=run, session=session, label=label)
     from taximeter.ledger import Ledger  # noqa: PLC0415  # its database layer takes a tenth of a second to import
 
     settings = Settings.load()
     with Ledger.open(settings.ledger_url, spool=settings.spool_dir) as ledger:
-        found = ledger.receipts(limit, before)
+        found = ledger.receipts(limit, before) if group is None else ledger.receipts_of(*group, limit, before)
     if as_json:
         print_json({"receipts": found})
     elif found:
         _print_table(found)
+    elif group is not None:
+        out().print(f"no receipts of {' '.join(group)}")
     else:
         out().print('no receipts yet: `taximeter ask "..."` makes one')
 
@@ -61,70 +70,52 @@ def receipt(
     out().print(ReceiptView(found))
 
 
+def _group(**asked: str | None) -> tuple[str, str] | None:
+    """The kind and the name of the group that was asked for, as the ledger has them."""
+    given = [(kind, name) for kind, name in asked.items() if name is not None]
+    if not given:
+        return None
+    if len(given) > 1:
+        raise RequestError("give one of --task, --run, --session and --label", param=given[1][0])
+    kind, name = given[0]
+    if kind == "label":
+        key, equals, name = name.partition("=")
+        if not (key and equals):
+            raise RequestError("--label must be KEY=VALUE", param="label")
+        kind = f"label:{key.lower()}"
+    return kind, name
+
+
 def _print_table(found: Sequence[Receipt]) -> None:
-    from rich.table import Table  # noqa: PLC0415  # as in `console`
-    from rich.text import Text  # noqa: PLC0415
-
-    from taximeter.cli.receipt_view import outcome_style  # noqa: PLC0415
-
-    console = out()
-    columns = fitting(_columns(found), console.width)
-    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
-    for heading in columns:
-        table.add_column(
-            heading,
-            justify="right" if heading in _RIGHT else "left",
-            style="dim" if heading == "receipt" else None,
-            no_wrap=True,
-        )
-    for number, one in enumerate(found):
-        table.add_row(
-            *(
-                Text(texts[number], style=outcome_style(one.outcome) if heading == "outcome" else "")
-                for heading, texts in columns.items()
-            )
-        )
-    console.print(table)
-
-
-def _columns(found: Sequence[Receipt]) -> dict[str, list[str]]:
-    """Every column there is, from left to right."""
-    from taximeter.cli.receipt_view import count_text, duration_text, money_text  # noqa: PLC0415
-
-    columns: dict[str, list[str]] = {}
-    for one in found:
-        usage, timing = one.usage, one.timing
-        first_token_ns = None if timing is None else timing.first_token_ns
-        row = {
-            "when, UTC": f"{one.request.received_at:%m-%d %H:%M:%S}",
-            "model": one.model_served or one.request.model,
-            "in": count_text(usage and usage.input_tokens),
-            "cached": count_text(usage and usage.input_cache_read_tokens),
-            "out": count_text(usage and usage.output_tokens),
-            "TTFT": "-" if first_token_ns is None else duration_text(first_token_ns),
-            "total": "?" if timing is None else duration_text(timing.total_ns),
-            "cost": "?" if one.cost is None else money_text(one.cost.total),
-            "outcome": one.outcome,
-            "receipt": one.id,
-        }
-        for heading, text in row.items():
-            columns.setdefault(heading, []).append(text)
-    return columns
-
-
-def fitting(columns: Mapping[str, Sequence[str]], width: int) -> Mapping[str, Sequence[str]]:
-    """As many of the columns as fit side by side, each of them whole: the least telling one goes first, then ids lose
-    their random end, then the next columns go. What became of a request goes last; its id stays."""
     from taximeter.cli.receipt_view import SHORT_ID  # noqa: PLC0415
+    from taximeter.cli.tables import print_table  # noqa: PLC0415
 
-    def needed(shown: Mapping[str, Sequence[str]]) -> int:
-        return sum(max(map(len, [heading, *texts])) + _GAP for heading, texts in shown.items()) - _GAP
+    rows = [_row(one) for one in found]
+    # Ids lose their random end before much else is left out; what became of a request goes last, and its id stays.
+    print_table(rows, right=_RIGHT, least_telling=_LEAST_TELLING, shorten={"receipt": SHORT_ID}, dim=("receipt",))
 
-    shown = dict(columns)
-    for heading in _LEAST_TELLING:
-        if needed(shown) <= width:
-            break
-        del shown[heading]
-        if needed(shown) > width:
-            shown["receipt"] = [text[:SHORT_ID] for text in shown["receipt"]]
-    return shown
+
+def _row(one: Receipt) -> dict[str, Text]:
+    """Every column there is, from left to right."""
+    from rich.text import Text  # noqa: PLC0415  # as in `console`
+
+    from taximeter.cli.receipt_view import count_text, duration_text, money_text, outcome_style  # noqa: PLC0415
+
+    usage, timing = one.usage, one.timing
+    first_token_ns = None if timing is None else timing.first_token_ns
+    row = {
+        "when, UTC": f"{one.request.received_at:%m-%d %H:%M:%S}",
+        "model": one.model_served or one.request.model,
+        "by": one.served_by or "-",
+        "in": count_text(usage and usage.input_tokens),
+        "cached": count_text(usage and usage.input_cache_read_tokens),
+        "out": count_text(usage and usage.output_tokens),
+        "TTFT": "-" if first_token_ns is None else duration_text(first_token_ns),
+        "total": "?" if timing is None else duration_text(timing.total_ns),
+        "tries": f"{len(one.tries)}" if len(one.tries) > 1 else "",
+        "cost": "?" if one.cost is None else money_text(one.cost.total),
+        "outcome": one.outcome.value,
+        "receipt": one.id,
+    }
+    style = outcome_style(one.outcome)
+    return {heading: Text(text, style=style if heading == "outcome" else "") for heading, text in row.items()}

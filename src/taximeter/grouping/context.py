@@ -129,7 +129,7 @@ class TaskScope:
         if self._token is not None:
             raise RuntimeError(f"the block of task {self.name} is running already: each needs its own taximeter.task")
         self._outer = _current.get()
-        self.groups = _within(current_groups(), self._own)
+        self.groups = groups_within(current_groups(), self._own)
         self._seen, self._has_failed = None, False
         self._token = _current.set(self)
         return self
@@ -227,7 +227,8 @@ def current_scope() -> TaskScope | None:
     return _current.get()
 
 
-def _within(outer: Groups, own: Groups) -> Groups:
+def groups_within(outer: Groups, own: Groups) -> Groups:
+    """`own`, and of what it says nothing of, what is around it."""
     return Groups(
         task=own.task or outer.task,
         run=own.run or outer.run,

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from taximeter.cli.ask import to_prompt
 from taximeter.cli.main import app
-from taximeter.cli.receipts import fitting
 from taximeter.errors import RequestError
 from taximeter.records import Message, ModelInfo, Prompt
 
@@ -181,27 +180,3 @@ def test_the_list_has_a_line_for_each_receipt_newest_first(taximeter_home: Path)
     table = run("receipts", "--limit", "2")[1].splitlines()
     assert len(table) == 3
     assert newest["id"] in table[1]
-
-
-def test_a_narrow_terminal_gets_fewer_columns_not_cut_ones() -> None:
-    """The least telling columns go, ids become short, what stays is whole; what became of a request goes last."""
-    columns = {
-        "when, UTC": ["10-29 16:42:10"],
-        "model": ["smollm2-135m-instruct"],
-        "in": ["35"],
-        "cached": ["32"],
-        "out": ["48"],
-        "TTFT": ["121.5 ms"],
-        "total": ["1.204 s"],
-        "cost": ["$0.000136"],
-        "outcome": ["completed"],
-        "receipt": ["rcpt_01kbr9w8w8abcdefghjkmn"],
-    }
-    assert fitting(columns, 200) == columns
-    assert list(fitting(columns, 117)) == [heading for heading in columns if heading != "cached"]
-    assert fitting(columns, 100)["receipt"] == ["rcpt_01kbr9w8w8a"]
-    for width in range(28, 121):
-        shown = fitting(columns, width)
-        assert {"outcome", "receipt"} <= shown.keys() or width < 40
-        assert sum(max(len(heading), len(texts[0])) + 2 for heading, texts in shown.items()) - 2 <= width
-        assert all(shown[heading] == columns[heading] for heading in shown if heading != "receipt")

@@ -173,7 +173,8 @@ def test_help_and_version_load_nothing_heavy(taximeter_home: Path) -> None:
 def test_every_command_takes_json_and_explains_itself(taximeter_home: Path) -> None:
     """The contract that scripts rely on."""
     commands = (["ask"], ["serve"], ["receipts"], ["receipt"], ["price"], ["models"])
-    for command in (*commands, ["models", "pull"], ["models", "path"], ["models", "remove"]):
+    more = (["tasks"], ["tasks", "finish"], ["config", "check"], ["config", "show"])
+    for command in (*commands, *more, ["models", "pull"], ["models", "path"], ["models", "remove"]):
         code, text, _ = run(*command, "--help")
         assert code == 0
         assert "--json" in text, command
