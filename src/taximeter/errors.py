@@ -53,7 +53,12 @@ class PromptTooLong(RequestError):
 
 
 class ConfigError(TaximeterError):
-    """The operator must change a setting, a file or an installation."""
+    """The operator must change a setting, a file or an installation. `place` is where in a TOML file it stands: keys,
+    and numbers from 0 in lists of tables; empty where that is not known, or nowhere."""
+
+    def __init__(self, message: str, *, hint: str | None = None, place: tuple[str | int, ...] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.place = place
 
 
 class ModelFileError(ConfigError):

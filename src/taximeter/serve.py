@@ -239,7 +239,7 @@ async def serve(house: House, on_ready: Callable[[str], None], *, stop: asyncio.
 
     Raises ConfigError when the address cannot be listened on, or would be open to everybody unasked.
     """
-    hosts = _own_names(house.settings.host)
+    hosts = own_names(house.settings.host)
     if hosts is None and house.key is None and not house.settings.allow_anyone:
         raise ConfigError(
             f"{house.settings.host} is open to other machines, and no key is asked for",
@@ -381,7 +381,7 @@ def _listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _own_names(host: str) -> frozenset[str] | None:
+def own_names(host: str) -> frozenset[str] | None:
     """The names a server on `host` goes by, as in URLs; None when other machines reach it, by names of their own."""
     try:
         address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple, Self, cast, get_args
@@ -127,23 +128,35 @@ class Settings:
     origins: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
-    def load(cls, *, environ: Mapping[str, str] | None = None, **flags: object) -> Self:
+    def load(
+        cls, *, environ: Mapping[str, str] | None = None, problems: list[ConfigError] | None = None, **flags: object
+    ) -> Self:
         """The settings in force: `flags` by key (None: not given), else environment, else file, else default.
 
         Every value that is given is checked, also one that a stronger source overrides. An empty environment
         variable counts as unset. Raises RequestError for a flag, and ConfigError for the others, naming the variable,
-        or the file and its key.
+        or the file and its key. With `problems` those for the file and the environment are added there instead, all of
+        them, and what is right is given.
         """
         environ = os.environ if environ is None else environ
         if unknown := flags.keys() - set(_KEYS):
             raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
+        told = _Told(problems)
         home = _home(environ.get("TAXIMETER_HOME", ""))
         config_path = (home or platformdirs.user_config_path(_APP, appauthor=False)) / CONFIG_NAME
-        document = _document(config_path)
+        document: dict[str, object] = {}
+        with told.of():
+            document = _document(config_path)
         upstreams, routes = document.pop("upstreams", {}), document.pop("routes", [])
-        if not isinstance(upstreams, dict) or not isinstance(routes, list):
-            raise ConfigError(f"{config_path}: upstreams are [upstreams.NAME] tables, routes [[routes]] tables")
-        given = [*_from_file(config_path, document), *_from_environment(environ), *_from_flags(flags)]
+        with told.of():
+            if not isinstance(upstreams, dict):
+                upstreams = {}
+                raise ConfigError(f"{config_path}: upstreams are [upstreams.NAME] tables", place=("upstreams",))
+        with told.of():
+            if not isinstance(routes, list):
+                routes = []
+                raise ConfigError(f"{config_path}: routes are [[routes]] tables", place=("routes",))
+        given = [*_from_file(config_path, document, told), *_from_environment(environ, told), *_from_flags(flags)]
         chosen = {key: value for _, key, value in given}  # the last one wins
         origins = {key: origin for origin, key, _ in given}
         data_dir = home or platformdirs.user_data_path(_APP, appauthor=False)
@@ -151,8 +164,10 @@ class Settings:
         # Two keys are shorter for people than for the code.
         ledger_url = chosen.pop("ledger", f"sqlite:///{(data_dir / 'ledger.sqlite').absolute().as_posix()}")
         prices = chosen.pop("prices", None)
-        if isinstance(prices, Path) and not prices.is_file():
-            raise ConfigError(f"{origins['prices']} names a file that does not exist: {prices}")
+        with told.of():
+            if isinstance(prices, Path) and not prices.is_file():
+                place = ("prices",) if origins["prices"].startswith("prices in ") else ()
+                raise ConfigError(f"{origins['prices']} names a file that does not exist: {prices}", place=place)
         values = {
             "models_dir": cache_dir / "models",
             "ledger_url": ledger_url,
@@ -170,6 +185,23 @@ class Settings:
             origins=origins,
             **values,  # pyright: ignore[reportArgumentType]
         )
+
+
+class _Told:
+    """Where mistakes go: to whoever asked, or into a list of all of them."""
+
+    def __init__(self, problems: list[ConfigError] | None) -> None:
+        self._problems = problems
+
+    @contextmanager
+    def of(self) -> Generator[None]:
+        """What is wrong in here."""
+        try:
+            yield
+        except ConfigError as error:
+            if self._problems is None:
+                raise
+            self._problems.append(error)
 
 
 def _home(text: str) -> Path | None:
@@ -192,16 +224,18 @@ def _from_flags(flags: Mapping[str, object]) -> Iterator[_Given]:
             raise RequestError(f"{flag} is {value!r}: it must be {error}", param=key) from error
 
 
-def _from_environment(environ: Mapping[str, str]) -> Iterator[_Given]:
+def _from_environment(environ: Mapping[str, str], told: _Told) -> Iterator[_Given]:
     for key in _KEYS:
         name = f"TAXIMETER_{key.upper()}"
         text = environ.get(name, "")
         if not text:
             continue
-        try:
-            yield _Given(name, key, _parsed(key, text, base=Path()))
-        except ValueError as error:
-            raise ConfigError(f"{name} is {text!r}: it must be {error}", hint="correct it or unset it") from error
+        with told.of():
+            try:
+                value = _parsed(key, text, base=Path())
+            except ValueError as error:
+                raise ConfigError(f"{name} is {text!r}: it must be {error}", hint="correct it or unset it") from error
+            yield _Given(name, key, value)
 
 
 def _document(path: Path) -> dict[str, object]:
@@ -216,14 +250,17 @@ def _document(path: Path) -> dict[str, object]:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
 
 
-def _from_file(path: Path, document: Mapping[str, object]) -> Iterator[_Given]:
+def _from_file(path: Path, document: Mapping[str, object], told: _Told) -> Iterator[_Given]:
     for key, value in document.items():
-        if key not in _KEYS:
-            raise ConfigError(f"{path} has an unknown key {key!r}", hint=f"known keys: {', '.join((*_KEYS, *_TABLES))}")
-        try:
-            yield _Given(f"{key} in {path}", key, _parsed(key, value, base=path.parent, from_text=False))
-        except ValueError as error:
-            raise ConfigError(f"{path} has {key} = {value!r}: it must be {error}") from error
+        with told.of():
+            if key not in _KEYS:
+                known = f"known keys: {', '.join((*_KEYS, *_TABLES))}"
+                raise ConfigError(f"{path} has an unknown key {key!r}", hint=known, place=(key,))
+            try:
+                parsed = _parsed(key, value, base=path.parent, from_text=False)
+            except ValueError as error:
+                raise ConfigError(f"{path} has {key} = {value!r}: it must be {error}", place=(key,)) from error
+            yield _Given(f"{key} in {path}", key, parsed)
 
 
 def _parsed(key: str, value: object, *, base: Path, from_text: bool = True) -> object:

@@ -13,6 +13,7 @@ import errno
 import functools
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -83,6 +84,11 @@ def print_json(value: object, *, one_line: bool = False) -> None:
 def printable(text: str) -> str:
     """Text of a model for stdout: a terminal gets no control characters, since it would obey them."""
     return text.translate(_CONTROLS) if sys.stdout.isatty() else text
+
+
+def without_password(url: str) -> str:
+    """A database's URL as anybody may see it."""
+    return re.sub(r"(?<=://)([^/@:]*):[^/@]*@", r"\1:***@", url)
 
 
 class Boundary(TyperGroup):

@@ -24,6 +24,7 @@ _COMMANDS = {
     "run": ("run", "app"),
     "tasks": ("tasks", "app"),
     "price": ("price", "price"),
+    "config": ("config", "app"),
     "machine": ("machine", "machine"),
     "models": ("models", "app"),
     "eval": ("evaluate", "app"),

@@ -9,7 +9,6 @@ import contextlib
 import json
 import logging
 import queue
-import re
 import shlex
 import sys
 import threading
@@ -33,6 +32,7 @@ from taximeter.cli.console import (
     print_json,
     printable,
     waiting,
+    without_password,
 )
 from taximeter.collecting import without_collecting
 from taximeter.errors import UpstreamError
@@ -203,7 +203,7 @@ class Lines:
             slow = "" if slow_because is None else f": the slow reference path is in use, because {slow_because}"
             show(f"  kernels   {level}{slow}")
             show(f"  machine   {_terms(settings)}")
-        show(f"  receipts  {_without_password(settings.ledger_url)}")
+        show(f"  receipts  {without_password(settings.ledger_url)}")
         show()
         if models:
             for line in _curl(url, models[0]).splitlines():
@@ -371,10 +371,6 @@ def _terms(settings: Settings) -> str:
 
         said = f"{rate_text(rate.amount_per_hour)}/h, {rate.basis}"
     return said if settings.priced_as is None else f"{said}; compared with {settings.priced_as}"
-
-
-def _without_password(url: str) -> str:
-    return re.sub(r"(?<=://)([^/@:]*):[^/@]*@", r"\1:***@", url)
 
 
 def _receipts_lost(house: House) -> int:

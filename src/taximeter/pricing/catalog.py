@@ -13,7 +13,7 @@ from datetime import datetime
 from importlib.resources import files
 from pathlib import Path
 
-from taximeter.errors import PricingError
+from taximeter.errors import ConfigError, PricingError
 from taximeter.pricing import published
 from taximeter.pricing.overlay import Overlay, OverlayPrice, tier_name
 from taximeter.pricing.periods import Period
@@ -50,18 +50,23 @@ class Catalog:
         self._quoted: dict[tuple[str, str, int], PriceList] = {}  # by model, tier, and number of thresholds exceeded
 
     @classmethod
-    def load(cls, overlay: Path | None = None) -> Catalog:
+    def load(cls, overlay: Path | None = None, problems: list[ConfigError] | None = None) -> Catalog:
         """The catalog, beneath the user's overlay file if there is one.
 
         A path with no file counts as an empty one, for the usual place may stay empty; whoever takes a path from a
         user checks that it exists. Raises ConfigError when the file cannot be read or is not understood: prices that
-        somebody meant to apply are never left out quietly.
+        somebody meant to apply are never left out quietly. With `problems` they are left out, and what is wrong with
+        single ones is added there.
         """
         builtin = files("taximeter.pricing").joinpath(_BUILTIN).read_text(encoding="utf-8")
         return cls(
-            Overlay([]) if overlay is None or not overlay.exists() else Overlay.load(overlay),
+            Overlay([]) if overlay is None or not overlay.exists() else Overlay.load(overlay, problems),
             Overlay.parse(builtin, name=_BUILTIN),
         )
+
+    def overlaid(self) -> list[str]:
+        """The models that the user's overlay has entries for, `provider/model` or `provider/*`."""
+        return self._overlay.written()
 
     def resolve(self, model: str) -> str:
         """The full name, `provider/model`, of the model that `model` names.

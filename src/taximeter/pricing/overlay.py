@@ -99,16 +99,17 @@ class Overlay:
         self._entries = entries
 
     @classmethod
-    def load(cls, path: Path) -> Overlay:
-        """Read a file. Raises ConfigError when it cannot be read, or when anything in it is not understood."""
+    def load(cls, path: Path, problems: list[ConfigError] | None = None) -> Overlay:
+        """Read a file. Raises ConfigError when it cannot be read, or when anything in it is not understood. What is
+        wrong in single prices is added to `problems` instead, if that is given."""
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"the price overlay {path} cannot be read: {error}") from error
-        return cls.parse(text, name=path.name)
+        return cls.parse(text, name=path.name, problems=problems)
 
     @classmethod
-    def parse(cls, text: str, *, name: str) -> Overlay:
+    def parse(cls, text: str, *, name: str, problems: list[ConfigError] | None = None) -> Overlay:
         """Read the text of a file called `name`. Raises ConfigError as `load` does."""
         try:
             document = tomllib.loads(text, parse_float=Decimal)  # through its text: 0.1 stays a tenth
@@ -116,13 +117,23 @@ class Overlay:
             raise ConfigError(f"{name} is not TOML: {error}") from error
         unknown = sorted(document.keys() - {"price"})
         if unknown:
-            raise ConfigError(f"{name}: unknown entry {unknown[0]!r}", hint="prices are [[price]] tables")
+            raise ConfigError(
+                f"{name}: unknown entry {unknown[0]!r}", hint="prices are [[price]] tables", place=(unknown[0],)
+            )
         tables = _tables(document.get("price", []))
         if tables is None:
-            raise ConfigError(f"{name}: `price` is no list of tables", hint="write [[price]], with two brackets")
-        entries = [
-            _EntryReader(table, f"{name}, price {number}", name).read() for number, table in enumerate(tables, 1)
-        ]
+            raise ConfigError(
+                f"{name}: `price` is no list of tables", hint="write [[price]], with two brackets", place=("price",)
+            )
+        entries: list[OverlayPrice] = []
+        for number, table in enumerate(tables, 1):
+            try:
+                entries.append(_EntryReader(table, f"{name}, price {number}", name).read())
+            except ConfigError as error:
+                placed = ConfigError(error.message, hint=error.hint, place=("price", number - 1))
+                if problems is None:
+                    raise placed from error
+                problems.append(placed)
         _refuse_twins(entries, name)
         return cls(entries)
 
@@ -133,6 +144,10 @@ class Overlay:
     def thresholds(self) -> set[int]:
         """The lengths of prompts beyond which some entry has other rates."""
         return {above for entry in self._entries for above, _ in entry.contexts}
+
+    def written(self) -> list[str]:
+        """Every model as it is written there, once."""
+        return list(dict.fromkeys(entry.model for entry in self._entries))
 
     def tiers(self, names: Sequence[str], at: datetime) -> list[str]:
         """The tiers that have an entry at `at` for a model known under `names`."""
