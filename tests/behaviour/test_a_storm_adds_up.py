@@ -28,7 +28,7 @@ from tests.wire import MESSAGE_STOP, chat, chunk, message_delta, message_start, 
 
 REQUESTS = int(os.environ.get("TAXIMETER_STORM_REQUESTS", "1000"))
 KILLS = 3
-AT_ONCE = 48
+AT_ONCE = 24
 NOT_ANSWERED = (Outcome.FAILED, Outcome.REFUSED)
 
 FAULTS = ("closed", "reset", "busy", "refused", "says so", "short")
@@ -290,6 +290,6 @@ def check(plans: dict[int, Plan], books: Books, receipts: list[Receipt]) -> None
     # A server that is killed forgets only what nobody has seen a byte of.
     assert not [plan for plan in without if plan.saw_bytes]
     assert len(without) <= KILLS * 2 * AT_ONCE
-    assert outcomes[Outcome.COMPLETED] > 0.8 * len(plans)
+    assert outcomes[Outcome.COMPLETED] > 0.7 * len(plans)
     assert outcomes[Outcome.ABORTED] > 0
     assert sum(outcomes[each] for each in NOT_ANSWERED) > 0
