@@ -62,6 +62,25 @@ async def test_cancelling_says_what_it_took_and_frees_the_memory() -> None:
         assert gated.started.is_set()
 
 
+async def test_its_load_can_be_glanced_at() -> None:
+    """Who runs, who waits, and which blocks are whose, as an audit counts them; nothing waits for it."""
+    async with serving(max_running=1) as (backend, gated):
+        gated.gate.clear()
+        running = await backend.submit(asking("running"), PROMPT)
+        await until_prefill(running)
+        waiting = await backend.submit(asking("waiting"), PROMPT)
+        load = backend.load_now()
+        assert (load.waiting_requests, load.models["tiny"].running_sequences) == (1, 1)
+        assert load.models["tiny"].used_kv_blocks > 0
+        gated.gate.set()
+        await read(running)
+        await read(waiting)
+        census, idle = await backend.audit(), backend.load_now()
+        tiny = idle.models["tiny"]
+        assert (idle.waiting_requests, tiny.running_sequences) == (0, 0)
+        assert (tiny.free_kv_blocks, tiny.cached_kv_blocks, tiny.used_kv_blocks) == (census.free, census.cached, 0)
+
+
 async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
     """One runs, one waits, the third is refused; once there is room the next is welcome."""
     async with serving(max_queued_requests=1, max_running=1) as (backend, gated):
