@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from taximeter.cli.toml_lines import Place, line_of, line_of_syntax_error, lines_of
@@ -170,7 +170,7 @@ def _tried(look: Callable[[], object], what: str, file: _File, key: str | None) 
 
 def _of_upstreams(settings: Settings, network: Network, file: _File) -> Iterator[Finding]:
     used = {upstream.name for route in network.routes for upstream in route.upstreams}
-    named = {name for table in settings.route_tables for name in _field(table, "upstreams") or []}
+    named = {name for table in settings.route_tables for name in _names(_field(table, "upstreams"))}
     for upstream in network.upstreams.values():
         place = ("upstreams", upstream.name)
         if upstream.name not in used | named:
@@ -189,10 +189,13 @@ def _of_upstreams(settings: Settings, network: Network, file: _File) -> Iterator
             yield file.warning(why, 'key = "env:NAME"', *place)
 
 
-def _field(table: object, key: str) -> Any:
+def _field(table: object, key: str) -> object:
     """A value of a table that may be wrong otherwise; None where there is none."""
-    value = cast(dict[str, Any], table).get(key) if isinstance(table, dict) else None
-    return value if isinstance(value, (str, list)) else None
+    return cast(dict[str, object], table).get(key) if isinstance(table, dict) else None
+
+
+def _names(value: object) -> list[object]:
+    return cast(list[object], value) if isinstance(value, list) else []
 
 
 def _is_own(upstream: Upstream) -> bool:

@@ -1,31 +1,26 @@
 """A receipt as people read it: one block to look at or to paste, and one line for a log.
 
-Pure: a `Receipt` in, something rich can print out. Owns: layout, glyphs, and how amounts and durations are rounded for
-the eye (the JSON has every digit). Refuses to know: where it is printed; a console without colours gets none, and one
-that cannot show Unicode gets ASCII.
+Pure: a `Receipt` in, something rich can print out. Owns: layout and glyphs; the JSON has every digit. Refuses to know:
+where it is printed; a console without colours gets none, and one that cannot show Unicode gets ASCII.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Context, Decimal
-from fractions import Fraction
+from decimal import Decimal
 from typing import Final, Literal
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from taximeter.records import Basis, Cost, Outcome, Phase, Receipt, Timing, Usage, decimal_text
-
-SHORT_ID: Final = 16
-"""How much of an id is enough for `taximeter receipt` to find it: prefix, milliseconds and a random digit."""
+from taximeter.cli.figures import SHORT_ID, count_text, duration_text, money_text, ms_text, rate_text, shared_out
+from taximeter.records import Attempt, Basis, Cost, CostLine, Outcome, Phase, PriceList, Receipt, Timing, Usage
 
 _WIDTH: Final = 68
 _MIN_WIDTH: Final = 40
 _LABEL_WIDTH: Final = 9
 _AMOUNT_WIDTH: Final = 13
-_THREE_DIGITS: Final = Context(prec=3)
 
 _OUTCOME_STYLES: Final = {Outcome.COMPLETED: "green", Outcome.ABORTED: "yellow", Outcome.INTERRUPTED: "yellow"}
 _BAD: Final = "red"
@@ -128,56 +123,6 @@ def outcome_style(outcome: Outcome) -> str:
     return _OUTCOME_STYLES.get(outcome, _BAD)
 
 
-def money_text(amount: Decimal, *, beside: Decimal | None = None) -> str:
-    """Dollars for the eye: four decimals, and more for small amounts until three digits count; cents from $100 on.
-
-    An amount that stands `beside` another shows as many decimals as that one, so that the points are in line.
-    """
-    if amount == 0:
-        return "$0"
-    decimals = max(_decimals(one) for one in (amount, beside) if one is not None)
-    return f"{'-' if amount < 0 else ''}${abs(amount):,.{decimals}f}"
-
-
-def _decimals(amount: Decimal) -> int:
-    if abs(amount) >= 100 or amount == 0:
-        return 2
-    return max(4, 2 - _THREE_DIGITS.plus(amount).adjusted())
-
-
-def duration_text(duration_ns: int) -> str:
-    """A duration for the eye: milliseconds to a tenth, from a second on seconds to a thousandth."""
-    if duration_ns < 1_000_000_000:
-        return f"{ms_text(duration_ns)} ms"
-    return f"{duration_ns / 1e9:,.3f} s"
-
-
-def ms_text(duration_ns: int) -> str:
-    """Milliseconds to a tenth; what is less, and not nothing, says so."""
-    return "<0.1" if 0 < duration_ns < 50_000 else f"{duration_ns / 1e6:,.1f}"
-
-
-def count_text(count: int | None) -> str:
-    """A count, or a question mark for an unknown one."""
-    return "?" if count is None else f"{count:,}"
-
-
-def shared_out(parts: Sequence[int], whole: int) -> list[int]:
-    """`whole` units divided in proportion to `parts`, in whole units that sum to it: largest remainders round up.
-
-    Bars and percentages are made with it, so that what is printed adds up like what is stored.
-    """
-    total = sum(parts)
-    if total == 0:
-        return [0] * len(parts)
-    exact = [Fraction(part * whole, total) for part in parts]
-    units = [int(share) for share in exact]
-    by_remainder = sorted(range(len(parts)), key=lambda index: units[index] - exact[index])
-    for index in by_remainder[: whole - sum(units)]:
-        units[index] += 1
-    return units
-
-
 class _Page:
     """Lines of one receipt at one width. Every line starts at the left edge and none is wider than `width`."""
 
@@ -188,7 +133,7 @@ class _Page:
         self._bar_cells = width - _LABEL_WIDTH - _AMOUNT_WIDTH
 
     def lines(self) -> Iterator[Text]:
-        inside = (self._tokens(), self._time(), self._limits(), self._money())
+        inside = (self._tokens(), self._time(), self._tries(), self._limits(), self._money())
         for line in self._head():
             yield from self._folded(line, 0)
         for part in inside:
@@ -213,8 +158,14 @@ class _Page:
         when = f"{receipt.request.received_at:%Y-%m-%d %H:%M:%S} UTC"
         yield from self._apart(Text(", ".join(by)), Text(when))
         names = {name: getattr(receipt.request, name) for name in ("task", "run", "session")}
-        if any(names.values()):
-            yield Text(", ".join(f"{name} {value}" for name, value in names.items() if value), style="dim")
+        groups = [f"{name} {value}" for name, value in names.items() if value]
+        groups += [f"{key}={value}" for key, value in receipt.request.labels.items()]
+        if groups:
+            yield Text(", ".join(groups), style="dim")
+        if terms := _terms_text(receipt):
+            yield Text(terms, style="dim")
+        if receipt.upstream_request_id is not None:
+            yield Text(f"request {receipt.upstream_request_id} at {receipt.served_by}", style="dim")
         if receipt.supersedes is not None:
             yield Text(f"corrects {receipt.supersedes}", style="dim")
         if receipt.error is not None:
@@ -235,6 +186,9 @@ class _Page:
             line.append(_leaves_text(usage, leaves), style="dim")
             line.rstrip()
             yield line
+        for model, leaves in usage.by_model.items():
+            parts = [f"{count:,} {_LEAF_NAMES.get(leaf, leaf)}" for leaf, count in leaves.items() if count]
+            yield self._note(f"of these by {model}: {' + '.join(parts) or 'none'}")
         for name, units in usage.other_units.items():
             yield self._label("").append(f"{units:>7,} ").append(name.replace("_", " "))
         for leaf, reason in usage.unknown_reasons.items():
@@ -262,6 +216,8 @@ class _Page:
             line.append(f" {phase:<{names}}  {ms_text(spent_ns):>{times}} ms  {share} %")
             if doing := self._doing(phase):
                 line.append(f"  {doing}", style="dim")
+            if phase in timing.reported_phases:
+                line.append("  reported", style="dim")
             yield line
 
     def _first_token(self, timing: Timing, first_token_ns: int) -> Iterator[Text]:
@@ -287,6 +243,8 @@ class _Page:
         yield line
         if below:
             yield self._label("").append(below)
+        if timing.first_answer_ns is not None and timing.first_answer_ns > first_token_ns:
+            yield self._note(f"the answer begins after {duration_text(timing.first_answer_ns)}, reasoning comes first")
 
     def _doing(self, phase: Phase) -> str:
         """What was done in a phase, as far as it is known."""
@@ -300,6 +258,13 @@ class _Page:
             return ""
         count, one, many = counted
         return f"{count:,} {one if count == 1 else many}"
+
+    def _tries(self) -> Iterator[Text]:
+        """Who was asked, where it was not the first one at once."""
+        tries = self._receipt.tries
+        if len(tries) > 1 or any(attempt.error for attempt in tries):
+            for label, attempt in zip(["tries", *[""] * len(tries)], tries, strict=False):
+                yield self._label(label).append(_try_text(attempt))
 
     def _limits(self) -> Iterator[Text]:
         """How near the work came to what the machine can do, and what energy it took, as far as that was counted."""
@@ -334,6 +299,7 @@ class _Page:
             yield from self._machine_money(receipt.cost)
         else:
             yield from self._priced_money("money", receipt.cost, beside=receipt.cost_priced_as)
+            yield from self._bill(receipt.cost, receipt.cost.price_list)
         if receipt.cost_priced_as is not None:
             yield from self._priced_money("versus", receipt.cost_priced_as, beside=receipt.cost)
 
@@ -370,6 +336,20 @@ class _Page:
         )
         tier = "" if cost.price_list.tier == "standard" else f" {cost.price_list.tier}"
         yield self._note(f"{cost.price_list.model}{tier}" + (f": {split}" if split else ""))
+
+    def _bill(self, cost: Cost, prices: PriceList) -> Iterator[Text]:
+        """Every line of the bill, and whose prices these are."""
+        for line in cost.lines:
+            text = Text(_line_text(line), style="dim")
+            amount = money_text(line.amount, beside=cost.total)
+            if len(text) + 1 + max(len(amount), _AMOUNT_WIDTH) <= self._width - _LABEL_WIDTH:
+                padding = " " * (self._width - _LABEL_WIDTH - len(text) - len(amount))
+                yield self._label("").append_text(text).append(padding).append(amount, style="dim")
+            else:
+                yield self._label("").append_text(text).append(f"  {amount}", style="dim")
+        dates = [f"since {prices.valid_from:%Y-%m-%d}"] if prices.valid_from is not None else []
+        dates += [f"checked on {prices.checked_on}"] if prices.checked_on is not None else []
+        yield self._note(", ".join([f"prices of {prices.source}", *dates]))
 
     def _amount(self, cost: Cost, beside: Cost | None) -> str:
         in_line = money_text(cost.total, beside=None if beside is None else beside.total)
@@ -430,6 +410,33 @@ class _Page:
         return [Text(line, style=style) for line in lines]
 
 
+def _terms_text(receipt: Receipt) -> str:
+    """What it was served under, and what was asked for where that is something else."""
+    asked, terms = receipt.request.tier, receipt.terms
+    served = None if terms is None else terms.tier
+    tier = [f"tier {served}"] if served else []
+    if asked is not None and asked != served:
+        tier = [f"tier {asked} asked for, {served or 'which one was served is not said'}{' served' if served else ''}"]
+    more = [] if terms is None else [("speed", terms.speed), ("geography", terms.geography)]
+    return ", ".join([*tier, *(f"{name} {word}" for name, word in more if word)])
+
+
+def _try_text(attempt: Attempt) -> str:
+    if attempt.error is not None and not attempt.duration_ns:
+        return f"{attempt.upstream}: {attempt.error}"
+    said = attempt.error or f"answered with status {attempt.status}"
+    start, end = attempt.started_ns, attempt.started_ns + attempt.duration_ns
+    return f"{attempt.upstream}: {said}, {ms_text(start)} to {ms_text(end)} ms"
+
+
+def _line_text(line: CostLine) -> str:
+    """A line of a bill: how much of what, at which rate."""
+    name = line.unit.removesuffix("_tokens").replace("_", " ")
+    per = {1: "each", 1_000: "a thousand", 1_000_000: "a million"}.get(line.rate.per, f"for {line.rate.per:,}")
+    of = "" if line.model is None else f" of {line.model}"
+    return f"{line.quantity:,} {name}{of} at {rate_text(line.rate.amount)} {per}"
+
+
 def _share_text(ratio: float) -> str:
     return f"{ratio:.1%}".replace("%", " %")
 
@@ -446,12 +453,6 @@ def _leaves_text(usage: Usage, names: Sequence[str]) -> str:
     if not shown or list(shown) == [names[0]]:
         return _LEAF_NAMES[names[0]] if names is usage.INPUT_LEAVES and shown else ""
     return " + ".join(f"{count_text(count)} {_LEAF_NAMES[name]}" for name, count in shown.items())
-
-
-def rate_text(amount: Decimal) -> str:
-    """Every digit of a rate, at least cents."""
-    whole, _, fraction = decimal_text(amount).partition(".")
-    return f"${int(whole):,}.{fraction:0<2}"
 
 
 def _basis_text(receipt: Receipt) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from taximeter.cli.console import JsonFlag, out, print_json
+from taximeter.cli.figures import SHORT_ID, count_text, duration_text, money_text
 from taximeter.errors import LedgerError, RequestError
 from taximeter.records import Receipt
 from taximeter.settings import Settings
@@ -87,7 +88,6 @@ def _group(**asked: str | None) -> tuple[str, str] | None:
 
 
 def _print_table(found: Sequence[Receipt]) -> None:
-    from taximeter.cli.receipt_view import SHORT_ID  # noqa: PLC0415
     from taximeter.cli.tables import print_table  # noqa: PLC0415
 
     rows = [_row(one) for one in found]
@@ -99,7 +99,7 @@ def _row(one: Receipt) -> dict[str, Text]:
     """Every column there is, from left to right."""
     from rich.text import Text  # noqa: PLC0415  # as in `console`
 
-    from taximeter.cli.receipt_view import count_text, duration_text, money_text, outcome_style  # noqa: PLC0415
+    from taximeter.cli.receipt_view import outcome_style  # noqa: PLC0415
 
     usage, timing = one.usage, one.timing
     first_token_ns = None if timing is None else timing.first_token_ns

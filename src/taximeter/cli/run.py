@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from taximeter.cli.console import err
+from taximeter.cli.figures import count_text, duration_text, money_text
 from taximeter.clock import SYSTEM_CLOCK
 from taximeter.errors import RequestError, TaximeterError, UpstreamError
 from taximeter.grouping.context import ambient_environment, ambient_groups, groups_named, groups_within
@@ -181,8 +182,6 @@ def _sum_up(door: GatewayDoor, groups: Groups, code: int) -> None:
 
 def sums_text(sums: Mapping[str, Any]) -> str:
     """A group's page in one line: requests, tokens, cost, time."""
-    from taximeter.cli.receipt_view import count_text, duration_text, money_text  # noqa: PLC0415  # as in `receipts`
-
     count: int = sums["receipts"]
     parts = [f"{count:,} request{'' if count == 1 else 's'}"]
     if sums["failures"]:

@@ -34,6 +34,7 @@ from taximeter.cli.console import (
     waiting,
     without_password,
 )
+from taximeter.cli.figures import duration_text, money_text, rate_text
 from taximeter.collecting import without_collecting
 from taximeter.errors import UpstreamError
 from taximeter.records import ModelInfo, Receipt
@@ -254,8 +255,6 @@ class Lines:
             sys.stdout.write(receipt_text(receipt) + "\n")
 
     def sum_up(self, journal: Journal) -> None:
-        from taximeter.cli.receipt_view import duration_text, money_text  # noqa: PLC0415
-
         requests = f"{journal.receipts:,} request{'' if journal.receipts == 1 else 's'}"
         said = f"{requests}, {journal.input_tokens:,} tokens in, {journal.output_tokens:,} out"
         statement = _statement(self._house)
@@ -372,8 +371,6 @@ def _terms(settings: Settings) -> str:
     if rate is None:
         said = "no rate is set, so receipts have no cost (--machine-rate 0.50/h)"
     else:
-        from taximeter.cli.receipt_view import rate_text  # noqa: PLC0415
-
         said = f"{rate_text(rate.amount_per_hour)}/h, {rate.basis}"
     return said if settings.priced_as is None else f"{said}; compared with {settings.priced_as}"
 

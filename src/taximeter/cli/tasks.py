@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from taximeter.cli.console import JsonFlag, out, print_json
+from taximeter.cli.figures import money_text
 from taximeter.clock import SYSTEM_CLOCK
 from taximeter.errors import RequestError
 from taximeter.records import MOST_GROUP_NAME_CHARACTERS, Task, is_group_name
@@ -70,7 +71,6 @@ def _ledger() -> Ledger:
 def _print_table(found: Sequence[tuple[GroupTotals, Task]]) -> None:
     from rich.text import Text  # noqa: PLC0415  # as in `console`
 
-    from taximeter.cli.receipt_view import money_text  # noqa: PLC0415
     from taximeter.cli.tables import print_table  # noqa: PLC0415
 
     rows: list[dict[str, Text]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import taximeter.cli.receipts as receipts_module
-from taximeter.cli.receipt_view import SHORT_ID
+from taximeter.cli.figures import SHORT_ID
 from taximeter.cli.tables import fitting as any_fitting
 
 
