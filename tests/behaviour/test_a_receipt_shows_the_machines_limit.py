@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from taximeter.cli.main import app
 from taximeter.engine import limits
-from taximeter.ledger.rows import receipt_from
+from taximeter.ledger.documents import receipt_from
 from taximeter.records import to_json
 from tests.engine_harness import TINY_LLAMA
 from tests.unit.engine.test_limits import known

@@ -214,8 +214,9 @@ class Relay:
             )
 
         if self.machines is not None:
-            usage, spent_ns = (served.usage, served.spent_ns) if served else (None, None)
-            self.machines.ended(request.id, self.clock.monotonic_ns(), usage=usage, spent_ns=spent_ns)
+            who, usage, spent_ns = (served.served_by, served.usage, served.spent_ns) if served else (None, None, None)
+            now_ns = self.clock.monotonic_ns()
+            self.machines.ended(request.id, now_ns, served_by=who, usage=usage, spent_ns=spent_ns)
         try:
             receipt = settle(served.work if served else None)
         except Exception:  # noqa: BLE001 - a bug in pricing must not lose it

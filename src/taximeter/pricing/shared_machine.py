@@ -100,6 +100,11 @@ class SharedMachineTariff:
             self._pool_ns -= share_ns
             self._shares_ns[request_id] = self._shares_ns.get(request_id, 0) + share_ns
 
+    def waive(self, request_id: str) -> None:
+        """Nobody pays for what a request took here that has ended: it counts as idle."""
+        with self._lock:
+            self._busy_ns -= self._shares_ns.pop(request_id, 0)
+
     def cost(
         self,
         *,
@@ -168,17 +173,19 @@ class Machines:
     def __init__(self, tariffs: Mapping[str, SharedMachineTariff]) -> None:
         self._tariffs = tariffs
         self._at: dict[str, SharedMachineTariff] = {}
+        self._tried: dict[str, set[str]] = {}  # machines that each request without a receipt has been at
 
     def sent(self, upstream: str, outgoing: Asked, at_ns: int) -> None:
         """A try at `upstream` begins."""
         tariff = self._tariffs.get(upstream)
         if tariff is not None:
             self._at[outgoing.request_id] = tariff
+            self._tried.setdefault(outgoing.request_id, set()).add(upstream)
             tariff.begin(outgoing.request_id, at_ns, prompt_tokens=len(outgoing.body) // _BYTES_OF_A_TOKEN)
 
     def refused(self, outgoing: Asked, at_ns: int) -> None:
         """And has come to nothing."""
-        self.ended(outgoing.request_id, at_ns)
+        self._leave(outgoing.request_id, at_ns, None, None)
 
     def progress(self, request_id: str, tokens: int = 1) -> None:
         """So many more generated tokens were seen."""
@@ -191,14 +198,24 @@ class Machines:
         request_id: str,
         at_ns: int,
         *,
+        served_by: str | None = None,
         usage: Usage | None = None,
         spent_ns: Mapping[Phase, int] | None = None,
     ) -> None:
-        """It is over, however it ended."""
-        tariff = self._at.pop(request_id, None)
-        if tariff is not None:
-            tariff.end(request_id, at_ns, usage=usage, spent_ns=spent_ns)
+        """It is over, however it ended. The receipt is that of `served_by`: what a request took of other machines that it
+        was tried at in vain is on none, and idle there."""
+        self._leave(request_id, at_ns, usage, spent_ns)
+        for name in self._tried.pop(request_id, set()):
+            if name != served_by:
+                self._tariffs[name].waive(request_id)
 
     def statements(self, at_ns: int) -> dict[str, MachineStatement]:
         """Each machine's whole bill until `at_ns`."""
         return {name: tariff.statement(at_ns) for name, tariff in self._tariffs.items()}
+
+    def _leave(
+        self, request_id: str, at_ns: int, usage: Usage | None, spent_ns: Mapping[Phase, int] | None
+    ) -> None:
+        tariff = self._at.pop(request_id, None)
+        if tariff is not None:
+            tariff.end(request_id, at_ns, usage=usage, spent_ns=spent_ns)

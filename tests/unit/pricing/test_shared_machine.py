@@ -1,5 +1,6 @@
 """An engine's hour, divided among those who shared it without losing or finding a picodollar."""
 
+from dataclasses import dataclass
 from decimal import Decimal
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from taximeter.errors import PricingError
 from taximeter.pricing import SharedMachineTariff
+from taximeter.pricing.shared_machine import Machines
 from taximeter.records import NS_PER_HOUR, Basis, Cost, Dialect, MachineRate, Phase, Request, Usage, exact_sum
 from tests.price_card import CHECKED_AT, usage
 
@@ -174,6 +176,28 @@ def test_a_request_that_is_tried_twice_pays_for_both():
         tariff.end("again", (begin + 1) * SECOND)
     assert seconds(charged(tariff, "again")) == 2
     assert tariff.statement(20 * SECOND).idle_ns == 18 * SECOND
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A request on its way, as machines see it."""
+
+    request_id: str
+    body: bytes = b""
+
+
+def test_what_a_request_took_in_vain_elsewhere_is_idle_there():
+    """It failed over from one machine to the other: its receipt is the second one's, and both bills add up."""
+    first, second = (SharedMachineTariff(DOLLAR, started_ns=0) for _ in range(2))
+    machines = Machines({"first": first, "second": second})
+    machines.sent("first", Sent("one"), 0)
+    machines.refused(Sent("one"), 2 * SECOND)
+    machines.sent("second", Sent("one"), 3 * SECOND)
+    machines.ended("one", 10 * SECOND, served_by="second")
+    assert seconds(charged(second, "one")) == 7
+    bills = machines.statements(10 * SECOND)
+    assert (bills["first"].in_flight_ns, bills["first"].idle_ns) == (0, 10 * SECOND)
+    assert (bills["second"].charged_ns, bills["second"].idle_ns) == (7 * SECOND, 3 * SECOND)
 
 
 def test_an_hour_is_the_rate_and_its_division_is_modelled():
