@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from taximeter.cli.main import app
 from taximeter.engine import limits
-from taximeter.ledger.documents import receipt_from
-from taximeter.records import to_json
+from taximeter.ledger.documents import record_from
+from taximeter.records import Receipt, to_json
 from tests.engine_harness import TINY_LLAMA
 from tests.unit.engine.test_limits import known
 from tests.unit.ledger.records import a_receipt
@@ -61,4 +61,4 @@ def test_a_receipt_from_before_this_was_counted_is_still_read() -> None:
     for name in ("decode_compute_ns", "decode_read_bytes", "prefill_operations", "ceiling", "energy_uj"):
         del work[name]
     del work["unknown_reasons"], work["decode_bus_ratio"], work["prefill_peak_ratio"]
-    assert receipt_from(json.dumps(document)) == receipt
+    assert record_from(json.dumps(document), Receipt) == receipt
