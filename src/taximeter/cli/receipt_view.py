@@ -339,9 +339,10 @@ class _Page:
 
     def _bill(self, cost: Cost, prices: PriceList) -> Iterator[Text]:
         """Every line of the bill, and whose prices these are."""
+        smallest = min((line.amount for line in cost.lines if line.amount), default=None)
         for line in cost.lines:
             text = Text(_line_text(line), style="dim")
-            amount = money_text(line.amount, beside=cost.total)
+            amount = money_text(line.amount, beside=smallest)
             if len(text) + 1 + max(len(amount), _AMOUNT_WIDTH) <= self._width - _LABEL_WIDTH:
                 padding = " " * (self._width - _LABEL_WIDTH - len(text) - len(amount))
                 yield self._label("").append_text(text).append(padding).append(amount, style="dim")
@@ -432,9 +433,9 @@ def _try_text(attempt: Attempt) -> str:
 def _line_text(line: CostLine) -> str:
     """A line of a bill: how much of what, at which rate."""
     name = line.unit.removesuffix("_tokens").replace("_", " ")
-    per = {1: "each", 1_000: "a thousand", 1_000_000: "a million"}.get(line.rate.per, f"for {line.rate.per:,}")
+    per = {1: " each", 1_000: "/k", 1_000_000: "/M"}.get(line.rate.per, f" for {line.rate.per:,}")
     of = "" if line.model is None else f" of {line.model}"
-    return f"{line.quantity:,} {name}{of} at {rate_text(line.rate.amount)} {per}"
+    return f"{line.quantity:,} {name}{of} at {rate_text(line.rate.amount)}{per}"
 
 
 def _share_text(ratio: float) -> str:

@@ -17,7 +17,7 @@ OPENAI = '[upstreams.a]\nurl = "https://api.example.com/v1/"\nspeaks = "openai"\
 ROUTE = '[[routes]]\nmodel = "gpt-*"\nupstreams = ["a"]\n'
 
 
-def read(text: str, problems: list[str] | None = None, **environ: str) -> Network:
+def read(text: str, problems: list[ConfigError] | None = None, **environ: str) -> Network:
     tables = tomllib.loads(text)
     upstreams, routes = tables.get("upstreams", {}), tables.get("routes", [])
     return read_network(upstreams, routes, path=PATH, environ=environ, problems=problems)
@@ -135,15 +135,17 @@ def test_a_mistake_in_a_route_is_one_sentence(mistake: str) -> None:
 
 def test_all_mistakes_can_be_had_at_once() -> None:
     """And what is right is understood."""
-    problems: list[str] = []
+    problems: list[ConfigError] = []
     network = read(
         OPENAI
-        + '[upstreams.b]\nurl = "b"\nspeaks = "openai"\n[upstreams.c]\nurl = "http://c"\nspeaks = "openai"\n'
+        + '[upstreams.b]\nurl = "b"\nspeaks = "x"\nretries = -1\n[upstreams.c]\nurl = "http://c"\nspeaks = "openai"\n'
         + ROUTE,
         problems,
     )
-    assert [problem.split(": ")[0] for problem in problems] == [f"{PATH}, upstreams.b", f"{PATH}, upstreams.c"]
-    assert "no route leads there" in problems[1]
+    assert {problem.message.split(": ")[0] for problem in problems} == {f"{PATH}, upstreams.b"}
+    keys = ("url", "speaks", "retries")
+    assert sorted(problem.place for problem in problems) == sorted(("upstreams", "b", key) for key in keys)
+    assert network.upstreams.keys() == {"a", "c"}
     assert [route.model for route in network.routes] == ["gpt-*"]
 
 
