@@ -202,8 +202,8 @@ class Machines:
         usage: Usage | None = None,
         spent_ns: Mapping[Phase, int] | None = None,
     ) -> None:
-        """It is over, however it ended. The receipt is that of `served_by`: what a request took of other machines that it
-        was tried at in vain is on none, and idle there."""
+        """It is over, however it ended. The receipt is that of `served_by`: what a request took of other machines that
+        it was tried at in vain is on none, and idle there."""
         self._leave(request_id, at_ns, usage, spent_ns)
         for name in self._tried.pop(request_id, set()):
             if name != served_by:
@@ -213,9 +213,7 @@ class Machines:
         """Each machine's whole bill until `at_ns`."""
         return {name: tariff.statement(at_ns) for name, tariff in self._tariffs.items()}
 
-    def _leave(
-        self, request_id: str, at_ns: int, usage: Usage | None, spent_ns: Mapping[Phase, int] | None
-    ) -> None:
+    def _leave(self, request_id: str, at_ns: int, usage: Usage | None, spent_ns: Mapping[Phase, int] | None) -> None:
         tariff = self._at.pop(request_id, None)
         if tariff is not None:
             tariff.end(request_id, at_ns, usage=usage, spent_ns=spent_ns)
