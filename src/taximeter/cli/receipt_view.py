@@ -423,11 +423,13 @@ def _terms_text(receipt: Receipt) -> str:
 
 
 def _try_text(attempt: Attempt) -> str:
-    if attempt.error is not None and not attempt.duration_ns:
-        return f"{attempt.upstream}: {attempt.error}"
     said = attempt.error or f"answered with status {attempt.status}"
+    if not said.startswith(attempt.upstream):  # many errors name it themselves
+        said = f"{attempt.upstream}: {said}"
+    if attempt.error is not None and not attempt.duration_ns:
+        return said
     start, end = attempt.started_ns, attempt.started_ns + attempt.duration_ns
-    return f"{attempt.upstream}: {said}, {ms_text(start)} to {ms_text(end)} ms"
+    return f"{said}, {ms_text(start)} to {ms_text(end)} ms"
 
 
 def _line_text(line: CostLine) -> str:
