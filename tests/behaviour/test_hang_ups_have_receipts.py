@@ -105,6 +105,7 @@ async def test_after_the_end_it_is_too_late() -> None:
         caller = Caller(app_of(house), CHAT, asking(stream=True, usage=True))
         calling = asyncio.create_task(caller.call())
         await caller.until(b"Hello")
+        await held(up)
         ledger.stuck = True
         up.release()
         await asyncio.to_thread(ledger.wait_until_asked)
@@ -336,6 +337,7 @@ async def test_a_connection_that_does_not_end_holds_nobody_up() -> None:
         calling = asyncio.create_task(caller.call())
         await caller.until(CHAT_END)
         [receipt] = ledger.kept
+        await held(up)
         up.release()
         reply = await calling
         await house.aclose()
@@ -366,6 +368,7 @@ async def test_wall_time_that_jumps_changes_no_duration() -> None:
         await caller.until(b"Hello")
         clock.advance(ms=700)
         clock.set_wall(clock.utc_now() - timedelta(seconds=240))
+        await held(up)
         up.release()
         await calling
         await house.aclose()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import isnan
 from typing import cast
 
 from taximeter.providers.metering.words import Path, Words
@@ -289,6 +290,8 @@ def _count(said: Object, paths: Sequence[Path]) -> int | None:
 def _whole_number(value: object, path: Path) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _Unreadable(f"{_name(path)} is {_kind(value)}, no number")
+    if isnan(value):
+        raise _Unreadable(f"{_name(path)} is not a number")
     if value < 0:
         raise _Unreadable(f"{_name(path)} is negative")
     if value > _MOST_TOKENS:
