@@ -88,9 +88,13 @@ class ScriptedUpstream:
             ready.set()
             await stop.wait()
             server.close()
-            for task in list(self._tasks):
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            for _ in range(3):  # a connection that was taken just now has yet to begin, and then to be closed
+                await asyncio.sleep(0)
+                tasks = list(self._tasks)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.sleep(0)
 
         def body() -> None:
             asyncio.set_event_loop(self._loop)
