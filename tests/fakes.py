@@ -260,6 +260,7 @@ class MemoryLedger:
         self.begun: list[Request] = []
         self.kept: list[Receipt] = []
         self.broken: Exception | None = None
+        self.away: str | None = None
         self.stuck = False
         self.closed = False
         self.accepted = 0

@@ -10,7 +10,7 @@ import typer
 from taximeter.cli.console import JsonFlag, out, print_json
 from taximeter.cli.figures import SHORT_ID, count_text, duration_text, money_text
 from taximeter.errors import LedgerError, RequestError
-from taximeter.records import Receipt
+from taximeter.records import Receipt, label_group
 from taximeter.settings import Settings
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ _LEAST_TELLING: Final = ("tries", "by", "cached", "TTFT", "in", "out", "total", 
 def receipts(
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many, newest first.")] = 20,
     before: Annotated[str | None, typer.Option(help="Only receipts older than this one.", metavar="ID")] = None,
-    task: Annotated[str | None, typer.Option(help="Only those of this task.", metavar="NAME")] = None,
-    run: Annotated[str | None, typer.Option(help="Only those of this run.", metavar="NAME")] = None,
-    session: Annotated[str | None, typer.Option(help="Only those of this session.", metavar="NAME")] = None,
+    task: Annotated[str | None, typer.Option(help="Only those of one task.", metavar="NAME")] = None,
+    run: Annotated[str | None, typer.Option(help="Only those of one run.", metavar="NAME")] = None,
+    session: Annotated[str | None, typer.Option(help="Only those of one session.", metavar="NAME")] = None,
     label: Annotated[str | None, typer.Option(help="Only those with this label.", metavar="KEY=VALUE")] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -79,12 +79,12 @@ def _group(**asked: str | None) -> tuple[str, str] | None:
     if len(given) > 1:
         raise RequestError("give one of --task, --run, --session and --label", param=given[1][0])
     kind, name = given[0]
-    if kind == "label":
-        key, equals, name = name.partition("=")
-        if not (key and equals):
-            raise RequestError("--label must be KEY=VALUE", param="label")
-        kind = f"label:{key.lower()}"
-    return kind, name
+    if kind != "label":
+        return kind, name
+    group = label_group(name)
+    if group is None:
+        raise RequestError("--label must be KEY=VALUE", param="label")
+    return group
 
 
 def _print_table(found: Sequence[Receipt]) -> None:

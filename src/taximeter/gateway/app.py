@@ -227,7 +227,7 @@ class _Pages:
         return _encoded(
             {
                 # Answers go on when the books do not; whoever watches shall know.
-                "status": "degraded" if lost else "ok",
+                "status": "degraded" if lost or self._ledger.away else "ok",
                 "version": __version__,
                 "backend": relay.backend.name,
                 "models": [info.id for info in relay.backend.models()],
@@ -236,6 +236,7 @@ class _Pages:
                 "receipts": {
                     "accepted": counts.accepted + relay.receipts_lost,
                     "written": counts.written,
+                    "spooled": counts.spooled,
                     "lost": lost,
                 },
             }

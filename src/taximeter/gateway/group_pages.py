@@ -21,7 +21,7 @@ from taximeter.gateway.arrival import read_body
 from taximeter.gateway.errors import DoorError
 from taximeter.gateway.relay import done_in_time
 from taximeter.ledger import GroupTotals, Ledger, UsageTotals
-from taximeter.records import MOST_GROUP_NAME_CHARACTERS, MOST_LABELS, Json, Receipt, Task, is_group_name, to_json
+from taximeter.records import MOST_GROUP_NAME_CHARACTERS, MOST_LABELS, Json, Receipt, Task, is_group_name, label_group, to_json
 
 _MOST_BODY_BYTES = 64 * 1024
 
@@ -118,12 +118,10 @@ def receipts_asked_for(http: HttpRequest, ledger: Ledger, limit: int, before: st
     if len(asked) > 1:
         raise RequestError("receipts are listed by one of task, run, session and label", param=asked[1][0])
     kind, name = asked[0]
-    if kind == "label":
-        key, equals, name = name.partition("=")
-        if not (key and equals):
-            raise RequestError("`label` must be KEY=VALUE", param="label")
-        kind = f"label:{key}"
-    return ledger.receipts_of(kind, name, limit, before)
+    group = label_group(name) if kind == "label" else (kind, name)
+    if group is None:
+        raise RequestError("`label` must be KEY=VALUE", param="label")
+    return ledger.receipts_of(*group, limit, before)
 
 
 def _read_finish(body: bytes) -> _Finish:

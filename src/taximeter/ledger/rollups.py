@@ -24,12 +24,11 @@ from taximeter.ledger.columns import (
 )
 from taximeter.ledger.database import Session
 from taximeter.ledger.rows import Row, stored_name
-from taximeter.records import PICODOLLARS_PER_DOLLAR, Outcome, Usage
+from taximeter.records import LABEL_KIND, PICODOLLARS_PER_DOLLAR, Outcome, Usage
 
 # ruff: noqa: S608 - all words of these statements are our own
 
 ALL = ("all", "")
-LABEL = "label:"
 
 _AT = {name: place for place, name in enumerate(RECEIPT_COLUMNS)}
 _FIRST_TOKENS, _LAST_TOKENS = _AT[TOKEN_COLUMNS[0]], _AT[TOKEN_COLUMNS[-1]] + 1
@@ -59,7 +58,7 @@ class _Sums:
 def groups_of(row: Row, labels: Mapping[str, str]) -> list[Key]:
     """What a receipt belongs to: kinds and names."""
     groups = [(kind, str(name)) for kind in _KINDS if (name := row[_AT[kind]]) is not None]
-    groups += {(stored_name(LABEL + name), stored_name(value)) for name, value in labels.items()}
+    groups += {(stored_name(LABEL_KIND + name), stored_name(value)) for name, value in labels.items()}
     return groups
 
 

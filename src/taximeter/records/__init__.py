@@ -33,6 +33,7 @@ from taximeter.records.money import (
 )
 from taximeter.records.receipt import Attempt, Outcome, Receipt, inter_token_ns
 from taximeter.records.request import (
+    LABEL_KIND,
     MOST_GROUP_NAME_CHARACTERS,
     MOST_LABELS,
     Dialect,
@@ -48,6 +49,7 @@ from taximeter.records.request import (
     Toolbox,
     ToolCall,
     is_group_name,
+    label_group,
 )
 from taximeter.records.task import Task
 from taximeter.records.timing import Phase, Stopwatch, Timing
@@ -55,6 +57,7 @@ from taximeter.records.usage import Ceiling, Terms, Usage, Work
 
 __all__ = [
     "EXACT",
+    "LABEL_KIND",
     "MOST_GROUP_NAME_CHARACTERS",
     "MOST_LABELS",
     "NS_PER_HOUR",
@@ -108,6 +111,7 @@ __all__ = [
     "exact_sum",
     "inter_token_ns",
     "is_group_name",
+    "label_group",
     "new_id",
     "to_json",
     "weakest",

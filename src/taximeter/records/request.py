@@ -195,6 +195,14 @@ class Sampling:
 
 MOST_GROUP_NAME_CHARACTERS = 200
 MOST_LABELS = 16
+LABEL_KIND = "label:"
+
+
+def label_group(text: str) -> tuple[str, str] | None:
+    """The kind and the name of the group of all that has the label `text`, which is `KEY=VALUE`; None where it is not.
+    Keys come from headers, so their case does not count."""
+    key, equals, value = text.partition("=")
+    return (LABEL_KIND + key.lower(), value) if key and equals else None
 
 
 def is_group_name(text: str) -> bool:

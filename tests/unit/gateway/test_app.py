@@ -30,7 +30,7 @@ async def test_models_are_listed_and_each_can_be_asked_for():
 
 
 async def test_health_counts_receipts():
-    """Accepted = written + lost, here as in the ledger."""
+    """Accepted = written + spooled + lost, here as in the ledger; nothing is well while its database is away."""
     house, _, ledger = fake_house()
     app = app_of(house)
     await post(app, CHAT, a_chat())
@@ -41,8 +41,16 @@ async def test_health_counts_receipts():
     assert health["status"] == "degraded"
     assert health["version"] == __version__
     assert health["models"] == ["fake", "fake/base"]
-    assert health["receipts"] == {"accepted": 2, "written": 1, "lost": 1}
+    assert health["receipts"] == {"accepted": 2, "written": 1, "spooled": 0, "lost": 1}
     assert health["in_flight"] == 0
+
+
+async def test_a_database_that_is_away_is_no_good_health():
+    """Receipts are safe in the spool, and somebody should look."""
+    house, _, ledger = fake_house()
+    ledger.away = "the ledger is locked"
+    health = (await get(app_of(house), "/healthz")).json()
+    assert (health["status"], health["receipts"]["lost"]) == ("degraded", 0)
 
 
 async def test_a_callers_mistake_is_no_fault_of_ours(caplog: pytest.LogCaptureFixture):

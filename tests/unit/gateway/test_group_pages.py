@@ -110,8 +110,9 @@ async def test_receipts_are_asked_for_by_one_group(app: ASGIApp, query: str) -> 
 
 
 async def test_receipts_are_found_by_label(app: ASGIApp) -> None:
-    """Each label is a group of its own."""
+    """Each label is a group of its own; its key came in a header, where case does not count."""
     await post(app, CHAT, a_chat(), x_taximeter_label_team="search")
     await post(app, CHAT, a_chat(), x_taximeter_label_team="ads")
-    found = (await get(app, "/api/receipts", "label=team=search")).json()["receipts"]
-    assert [each["request"]["labels"] for each in found] == [{"team": "search"}]
+    for query in ("label=team=search", "label=Team=search"):
+        found = (await get(app, "/api/receipts", query)).json()["receipts"]
+        assert [each["request"]["labels"] for each in found] == [{"team": "search"}]
