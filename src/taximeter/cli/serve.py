@@ -257,13 +257,11 @@ class Lines:
     def sum_up(self, journal: Journal) -> None:
         requests = f"{journal.receipts:,} request{'' if journal.receipts == 1 else 's'}"
         said = f"{requests}, {journal.input_tokens:,} tokens in, {journal.output_tokens:,} out"
-        statement = _statement(self._house)
-        if statement is not None:
-            said += (
-                f"; {duration_text(statement.wall_ns)} of the machine: {money_text(statement.charged)} on receipts"
-                f" + {money_text(statement.idle)} idle = {money_text(statement.total)}"
-            )
-        for name, statement in _shared_statements(self._house).items():
+        own = _statement(self._house)
+        for name, statement in (
+            *([] if own is None else [("the machine", own)]),
+            *_shared_statements(self._house).items(),
+        ):
             said += (
                 f"; {duration_text(statement.wall_ns)} of {name}: {money_text(statement.charged)} on receipts"
                 f" + {money_text(statement.idle)} idle = {money_text(statement.total)}"

@@ -14,7 +14,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from urllib.parse import unquote
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
@@ -30,6 +29,7 @@ from taximeter.gateway.groups import split_path
 from taximeter.gateway.inference import InferenceDoor, Ways, outgoing_of
 from taximeter.gateway.peek import spliced
 from taximeter.gateway.relay import Relay
+from taximeter.gateway.reply import encoded, json_response
 from taximeter.ledger import Ledger
 from taximeter.pricing import MachineMeter, MachineStatement
 from taximeter.providers import anthropic, openai
@@ -179,16 +179,16 @@ class _Pages:
     async def models(self, http: HttpRequest) -> Response:
         infos = self._relay.backend.models()
         if _is_anthropic(http.scope):
-            return _json(anthropic.models_body(infos, created_at=self._up_since))
-        return _json(openai.models_body(infos, created=int(self._up_since.timestamp())))
+            return json_response(anthropic.models_body(infos, created_at=self._up_since))
+        return json_response(openai.models_body(infos, created=int(self._up_since.timestamp())))
 
     async def model(self, http: HttpRequest) -> Response:
         wanted: str = http.path_params["id"]
         for info in self._relay.backend.models():
             if info.id == wanted:
                 if _is_anthropic(http.scope):
-                    return _json(anthropic.model_body(info, created_at=self._up_since))
-                return _json(openai.model_body(info, created=int(self._up_since.timestamp())))
+                    return json_response(anthropic.model_body(info, created_at=self._up_since))
+                return json_response(openai.model_body(info, created=int(self._up_since.timestamp())))
         raise DoorError(404, "model_not_found", "no such model is served here", hint="GET /v1/models lists them")
 
     async def count_tokens(self, http: HttpRequest) -> Response:
@@ -201,7 +201,7 @@ class _Pages:
         tokens = await self._relay.backend.count_tokens(model, prompt)
         if tokens is None:
             raise RequestError("whoever serves this model does not count tokens without answering", param="model")
-        return _json(anthropic.count_body(tokens))
+        return json_response(anthropic.count_body(tokens))
 
     async def _ask_elsewhere(self, scope: Scope, body: bytes, route: Way, dispatcher: Dispatcher) -> Response:
         """Nothing is metered, so nothing is looked at."""
@@ -224,7 +224,7 @@ class _Pages:
 
         relay, counts = self._relay, self._ledger.counts()
         lost = counts.lost + relay.receipts_lost
-        return _encoded(
+        return encoded(
             {
                 # Answers go on when the books do not; whoever watches shall know.
                 "status": "degraded" if lost or self._ledger.away else "ok",
@@ -252,7 +252,7 @@ class _Pages:
             raise RequestError("`before` must be the id of a receipt", param="before")
 
         def page() -> Response:  # a long one takes a while to write out, too
-            return _encoded({"receipts": to_json(receipts_asked_for(http, self._ledger, limit, before))})
+            return encoded({"receipts": to_json(receipts_asked_for(http, self._ledger, limit, before))})
 
         return await asyncio.to_thread(page)
 
@@ -260,7 +260,7 @@ class _Pages:
         found = await self._find(http.path_params["id"])
         if found is None:
             raise DoorError(404, "receipt_not_found", "no such receipt", hint="GET /api/receipts lists the newest")
-        return _encoded(to_json(found))
+        return encoded(to_json(found))
 
     async def _find(self, name: str) -> Receipt | None:
         # Whole ids only: the ledger's search by a beginning is for people at a terminal, and may be ambiguous.
@@ -272,7 +272,7 @@ class _Pages:
         statement = self._own_statement()
         if statement is None:
             raise DoorError(404, "no_machine", "answers come from somebody else's machine")
-        return _encoded(to_json(statement))
+        return encoded(to_json(statement))
 
     async def machines(self, _http: HttpRequest) -> Response:
         """All that are paid by the hour, by who serves there: upstreams, and our own engine."""
@@ -280,7 +280,7 @@ class _Pages:
         statements = {} if shared is None else shared.statements(self._relay.clock.monotonic_ns())
         if (own := self._own_statement()) is not None:
             statements[self._relay.backend.name] = own
-        return _encoded({"machines": to_json(statements)})
+        return encoded({"machines": to_json(statements)})
 
     def _own_statement(self) -> MachineStatement | None:
         if self._meter is None:
@@ -303,14 +303,6 @@ def _read_groups_of_path(scope: Scope) -> RequestError | None:
         scope["raw_path"], scope["path"] = path, unquote(path.decode("latin-1"))
         scope["headers"] = [*named, *scope["headers"]]  # of two that name the same, the later counts
     return None
-
-
-def _json(body: bytes, status: int = 200) -> Response:
-    return Response(body, status, media_type="application/json")
-
-
-def _encoded(value: object) -> Response:
-    return _json(msgspec.json.encode(value))
 
 
 async def _http_error(http: HttpRequest, error: Exception) -> Response:
@@ -370,7 +362,7 @@ def _respond(scope: Scope, error: Exception, headers: Mapping[str, str] | None =
     arrival: Arrival = scope[ARRIVAL]
     http = as_http(error, arrival.request_id)
     write = anthropic.error_body if _is_anthropic(scope) else openai.error_body
-    response = _json(write(http.fault), http.status)
+    response = json_response(write(http.fault), http.status)
     for name, value in http.headers:
         response.headers[name.decode()] = value.decode()
     response.headers.update(headers or {})

@@ -20,8 +20,18 @@ from taximeter.errors import LedgerError, RequestError
 from taximeter.gateway.arrival import read_body
 from taximeter.gateway.errors import DoorError
 from taximeter.gateway.relay import done_in_time
+from taximeter.gateway.reply import encoded
 from taximeter.ledger import GroupTotals, Ledger, UsageTotals
-from taximeter.records import MOST_GROUP_NAME_CHARACTERS, MOST_LABELS, Json, Receipt, Task, is_group_name, label_group, to_json
+from taximeter.records import (
+    MOST_GROUP_NAME_CHARACTERS,
+    MOST_LABELS,
+    Json,
+    Receipt,
+    Task,
+    is_group_name,
+    label_group,
+    to_json,
+)
 
 _MOST_BODY_BYTES = 64 * 1024
 
@@ -51,7 +61,7 @@ class GroupPages:
         if not await done_in_time(writing):
             raise LedgerError("the ledger does not answer")
         writing.result()
-        return _encoded({"task": name, "succeeded": said.succeeded})
+        return encoded({"task": name, "succeeded": said.succeeded})
 
     async def task(self, http: HttpRequest) -> Response:
         name = _name(http)
@@ -72,7 +82,7 @@ class GroupPages:
         if totals is None and task is None:
             raise DoorError(404, f"{kind}_not_found", f"no receipt belongs to such a {kind}")
         page = sums_of(kind, name, totals, usage)
-        return _encoded(page if kind != "task" else {**page, "task": to_json(task)})
+        return encoded(page if kind != "task" else {**page, "task": to_json(task)})
 
 
 def sums_of(kind: str, name: str, totals: GroupTotals | None, usage: Sequence[UsageTotals]) -> dict[str, Json]:
@@ -142,7 +152,3 @@ def _name(http: HttpRequest) -> str:
     if not is_group_name(name):
         raise RequestError(f"a name is at most {MOST_GROUP_NAME_CHARACTERS} printable characters")
     return name
-
-
-def _encoded(value: object) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")

@@ -41,6 +41,7 @@ from taximeter.upstreams.dispatch import Dispatcher, Outgoing
 
 _log = logging.getLogger(__name__)
 
+_NEUTRAL: Final = Sampling()
 _FAMILIES: Final = {
     Dialect.OPENAI_CHAT: Family.OPENAI,
     Dialect.OPENAI_COMPLETIONS: Family.OPENAI,
@@ -132,7 +133,7 @@ class InferenceDoor:
             model = model or await beside_streams(body, model_named_in, body)
             if model is not None:
                 reply.receipt_id = receipt_id
-                await self._relay.refuse(self._refused_request(arrival, model, groups), error, receipt_id=receipt_id)
+                await self._relay.refuse(self._request(arrival, model, groups), error, receipt_id=receipt_id)
             raise
         reply.receipt_id = receipt_id
         exchange = await self._relay.open(request, call.prompt, receipt_id=receipt_id)
@@ -209,55 +210,57 @@ class InferenceDoor:
 
     def _understand(self, body: bytes, arrival: Arrival, groups: Groups) -> tuple[Call, Request]:
         call = self._endpoint.parse(body)
-        return call, Request(
-            id=arrival.request_id,
-            received_at=arrival.at,
-            received_ns=arrival.at_ns,
-            dialect=self._endpoint.dialect,
-            model=call.model,
+        return call, self._request(
+            arrival,
+            call.model,
+            groups,
             sampling=call.sampling,
             max_output_tokens=call.max_output_tokens,
             stream=call.stream,
-            prompt_fingerprint=call.prompt.fingerprint(),
-            task=groups.task,
-            run=groups.run,
-            session=groups.session,
+            fingerprint=call.prompt.fingerprint(),
             tier=call.tier,
-            labels=groups.labels,
-            trace=groups.trace,
-            traceparent=groups.traceparent,
         )
 
     def _seen(self, arrival: Arrival, seen: Peek, groups: Groups) -> Request:
-        return Request(
-            id=arrival.request_id,
-            received_at=arrival.at,
-            received_ns=arrival.at_ns,
-            dialect=self._endpoint.dialect,
-            model=seen.model,
+        return self._request(
+            arrival,
+            seen.model,
+            groups,
             sampling=Sampling(choices=seen.choices),
             max_output_tokens=seen.max_output_tokens,
             stream=seen.stream,
-            prompt_fingerprint=seen.fingerprint,
-            task=groups.task,
-            run=groups.run,
-            session=groups.session,
+            fingerprint=seen.fingerprint,
             tier=seen.tier,
-            labels=groups.labels,
-            trace=groups.trace,
-            traceparent=groups.traceparent,
         )
 
-    def _refused_request(self, arrival: Arrival, model: str, groups: Groups) -> Request:
+    def _request(
+        self,
+        arrival: Arrival,
+        model: str,
+        groups: Groups,
+        *,
+        sampling: Sampling = _NEUTRAL,
+        max_output_tokens: int | None = None,
+        stream: bool = False,
+        fingerprint: tuple[str, ...] = (),
+        tier: str | None = None,
+    ) -> Request:
+        """Of one that is refused no more is known than its model, and where it belongs."""
         return Request(
             id=arrival.request_id,
             received_at=arrival.at,
             received_ns=arrival.at_ns,
             dialect=self._endpoint.dialect,
             model=model,
+            sampling=sampling,
+            max_output_tokens=max_output_tokens,
+            stream=stream,
+            prompt_fingerprint=fingerprint,
             task=groups.task,
             run=groups.run,
             session=groups.session,
+            tier=tier,
             labels=groups.labels,
             trace=groups.trace,
+            traceparent=groups.traceparent,
         )

@@ -26,6 +26,7 @@ from taximeter.upstreams.config import Route
 from taximeter.upstreams.dispatch import Dispatcher, Outgoing, Trail, phases_of
 from taximeter.upstreams.headers import Headers
 from taximeter.upstreams.secrets import concealed, keys_shown
+from taximeter.upstreams.served import served, why_no_answer
 
 if TYPE_CHECKING:
     from taximeter.upstreams.incoming import Incoming, Read
@@ -38,7 +39,6 @@ _AFTER_THE_END_S: Final = 0.25  # how long a connection may take to end once its
 # As plain integers: to ask a flag four questions takes as long as to read the event.
 _TOKENS, _ANSWER, _ERROR = Seen.TOKENS.value, Seen.ANSWER.value, Seen.ERROR.value
 _END, _USAGE_ONLY = Seen.END.value, Seen.USAGE_ONLY.value
-_REQUEST_ID_HEADERS: Final = ("request-id", "x-request-id")
 _BODILESS: Final = frozenset({204, 304})
 
 
@@ -88,6 +88,7 @@ class Passage:
         self._outgoing = outgoing
         self._make_tap = tap
         self._tap: Tap | None = None
+        self._found: Found | None = None
         self._strips_usage = strips_usage
         self._watch = Stopwatch(request.received_ns)
         self._begun = relay.begin(request, receipt_id)
@@ -254,7 +255,7 @@ class Passage:
         if (rest := framer.rest()) is not None:  # some streams lack their last empty line
             tap.event(rest.name, rest.data)
             self._held.append(rest.raw)
-        found = tap.found()
+        found = self._found = tap.found()
         if failed or found.error is not None:
             return self._ended(_End(Outcome.FAILED))
         # Some streams end without their last event; that every choice ended for a reason of its own is enough.
@@ -279,7 +280,7 @@ class Passage:
             headers.append((b"content-length", str(len(body)).encode()))
         self._held += [Head(incoming.status, headers), body]
         outcome = _outcome_of_status(incoming.status)
-        found = tap.found()
+        found = self._found = tap.found()
         if outcome is not Outcome.COMPLETED or found.error is not None:
             return self._ended(_End(outcome if incoming.status >= 300 else Outcome.FAILED))
         if not found.is_whole:
@@ -356,7 +357,9 @@ class Passage:
     async def _record(self, end: _End) -> None:
         if self._end is not None:  # else it was waited for until now
             self._watch.enter(Phase.GATEWAY, self._last_arrival_ns)
-        found = None if self._tap is None else self._tap.found()
+        found = self._found
+        if found is None and self._tap is not None:  # it broke off
+            found = self._tap.found()
         told = described(end.error) if end.error is not None else None if found is None else found.error
         self._receipt = await self._relay.record(
             self.request,
@@ -370,29 +373,22 @@ class Passage:
         )
 
     def _served(self, found: Found | None, outcome: Outcome) -> Served:
-        incoming = self._incoming
-        tries = tuple(self._trail.tries)
-        tried = tries[-1].upstream if tries else self._route.upstreams[0].name
-        has_usage = found is not None and incoming is not None and incoming.status < 300
-        ids = [incoming.header(name) for name in _REQUEST_ID_HEADERS] if incoming is not None else []
-        return Served(
+        has_usage = found is not None and self._incoming is not None and self._incoming.status < 300
+        return served(
+            self._route,
+            self.request,
+            self._trail,
+            self._incoming,
+            found,
             at_ns=self._last_arrival_ns,
             usage=found.usage if found is not None and has_usage else None,
-            work=None,
-            served_by=tried if incoming is None else incoming.upstream.name,
-            model=(found.model if found else None) or self._route.send_as or self.request.model,
-            terms=found.terms if found else None,
-            upstream_request_id=next((each[:200] for each in ids if each), None),
-            tries=tries,
-            spent_ns=found.spent_ns if found and outcome is Outcome.COMPLETED else {},
+            spent_ns=found.spent_ns if found is not None and outcome is Outcome.COMPLETED else {},
         )
 
     def _why_unmeasured(self, end: _End) -> str | None:
         incoming = self._incoming
-        if incoming is None:
-            return "no upstream began to answer"
-        if incoming.status >= 300:
-            return f"{incoming.upstream.name} answered with status {incoming.status}"
+        if incoming is None or incoming.status >= 300:
+            return why_no_answer(incoming)
         if self._tap is not None:
             return None
         if incoming.packed_as is not None:

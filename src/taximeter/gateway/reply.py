@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+from starlette.responses import Response
 from starlette.types import Send
 
 from taximeter.gateway.errors import Headers, as_http
@@ -16,6 +18,16 @@ from taximeter.providers.door import AnswerWriter, Endpoint
 
 _JSON: Final[Headers] = [(b"content-type", b"application/json")]
 _STREAM: Final[Headers] = [(b"content-type", sse.MEDIA_TYPE.encode()), (b"cache-control", b"no-store")]
+
+
+def json_response(body: bytes, status: int = 200) -> Response:
+    """A page of its own: JSON that is written already."""
+    return Response(body, status, media_type="application/json")
+
+
+def encoded(value: object) -> Response:
+    """The same for plain JSON values."""
+    return json_response(msgspec.json.encode(value))
 
 
 class Reply:

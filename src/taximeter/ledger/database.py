@@ -43,7 +43,7 @@ class Session(Protocol):
         ...
 
     def ask(self, question: str, *values: object) -> list[tuple[Any, ...]]:
-        """All rows of the answer. Times are as text, or what `instant_from` reads."""
+        """All rows of the answer. Times are text, or datetimes without a zone, in UTC."""
         ...
 
     def tell(self, statement: str, rows: Iterable[Sequence[object]]) -> None:

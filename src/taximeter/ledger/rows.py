@@ -100,12 +100,6 @@ def stored_instant(instant: datetime) -> str:
     return instant.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
-def instant_from(stored: object) -> datetime:
-    """The instant that a database gave back, as text or as its own type."""
-    read = stored if isinstance(stored, datetime) else datetime.fromisoformat(str(stored))
-    return read.replace(tzinfo=UTC)
-
-
 def split_money(amount: Decimal) -> tuple[int, int] | None:
     """Whole dollars, rounded down, and the picodollars above them; None when two columns cannot hold it."""
     numerator, denominator = amount.as_integer_ratio()

@@ -34,6 +34,7 @@ from taximeter.upstreams.config import Family, Route
 from taximeter.upstreams.dispatch import Dispatcher, Outgoing, Trail, phases_of, retry_after_s
 from taximeter.upstreams.headers import Headers
 from taximeter.upstreams.secrets import concealed, keys_shown
+from taximeter.upstreams.served import served, why_no_answer
 
 if TYPE_CHECKING:
     from taximeter.upstreams.incoming import Incoming
@@ -215,20 +216,15 @@ class TranslatedAnswer:
 
     def _served(self, at_ns: int) -> Served:
         found = self._tap.found()
-        incoming = self._incoming
-        is_answered = incoming is not None and incoming.status == 200
-        tries = tuple(self._trail.tries)
-        tried = tries[-1].upstream if tries else self._route.upstreams[0].name
-        request_id = None if incoming is None else incoming.header("request-id") or incoming.header("x-request-id")
-        return Served(
+        is_answered = self._incoming is not None and self._incoming.status == 200
+        return served(
+            self._route,
+            self._request,
+            self._trail,
+            self._incoming,
+            found,
             at_ns=at_ns,
-            usage=found.usage if is_answered else Usage.unknown(_why_nothing(incoming)),
-            work=None,
-            served_by=tried if incoming is None else incoming.upstream.name,
-            model=found.model or self._route.send_as or self._request.model,
-            terms=found.terms,
-            upstream_request_id=None if request_id is None else request_id[:200],
-            tries=tries,
+            usage=found.usage if is_answered else Usage.unknown(why_no_answer(self._incoming)),
             spent_ns=found.spent_ns if found.is_whole else {},
         )
 
@@ -246,9 +242,3 @@ def translated(
 def _have_finished(events: Sequence[Event]) -> bool:
     """Whether some choice ended for a reason of its own: a stream may lack its last event."""
     return any(isinstance(event, ChoiceFinished) and event.reason is not FinishReason.CANCELLED for event in events)
-
-
-def _why_nothing(incoming: Incoming | None) -> str:
-    if incoming is None:
-        return "no upstream began to answer"
-    return f"{incoming.upstream.name} answered with status {incoming.status}"
