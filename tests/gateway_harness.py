@@ -6,10 +6,11 @@ import asyncio
 import json
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
+from typing import Any, Self, TypeVar
 
 from starlette.types import ASGIApp, Message
 from uvicorn.loops.auto import auto_loop_factory
@@ -18,7 +19,7 @@ from taximeter.clock import SYSTEM_CLOCK, Clock
 from taximeter.gateway import Relay, Ways, build_app
 from taximeter.pricing import MachineMeter, Settler
 from taximeter.providers.door import Call
-from taximeter.records import Backend, Dialect, MachineRate, Prompt, Request, Sampling, new_id
+from taximeter.records import Backend, Dialect, MachineRate, Prompt, Receipt, Request, Sampling, new_id
 from taximeter.serve import House, serve
 from taximeter.settings import Settings
 from tests.fakes import WAIT_S, FakeBackend, MemoryLedger, Script
@@ -235,3 +236,38 @@ async def get(app: ASGIApp, path: str, query: str = "") -> Reply:
 def a_chat(**more: object) -> dict[str, object]:
     """A chat body of five words for the fake."""
     return {"model": "fake", "messages": [{"role": "user", "content": "one two three four five"}], **more}
+
+
+@dataclass
+class FakeWorld:
+    """A server on fakes, and what closes with it: its clients, mostly."""
+
+    url: str
+    house: House
+    backend: FakeBackend
+    ledger: MemoryLedger
+    closing: ExitStack = field(default_factory=ExitStack)
+
+    def receipt(self, response: Any) -> Receipt:
+        """The receipt that a raw response's header names, once it is written."""
+        return self.ledger.wait_for(response.headers["x-taximeter-receipt"])
+
+    def as_new(self) -> Self:
+        """Itself, for the next test: what an earlier one left in it is no news."""
+        self.backend.script = Script()
+        self.backend.held = threading.Semaphore(0)
+        self.backend.cancelled = threading.Semaphore(0)
+        return self
+
+
+_World = TypeVar("_World", bound=FakeWorld)
+
+
+@contextmanager
+def a_world(kind: type[_World]) -> Generator[_World]:
+    """One that is served until the end."""
+    house, backend, ledger = fake_house()
+    with listening(house) as url:
+        world = kind(url, house, backend, ledger)
+        with world.closing:
+            yield world

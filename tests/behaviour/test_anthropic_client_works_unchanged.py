@@ -6,22 +6,19 @@ door, the relay and the sockets are the real ones.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import threading
 from collections.abc import Generator
-from dataclasses import dataclass, field
 from typing import Any
 
 import anthropic
 import pytest
 
 from taximeter.errors import CapacityError, PromptTooLong
-from taximeter.records import Dialect, FinishReason, Message, Outcome, Receipt
+from taximeter.records import Dialect, FinishReason, Message, Outcome
 from taximeter.serve import House
 from taximeter.settings import Settings
-from tests.fakes import WAIT_S, FakeBackend, MemoryLedger, Script
-from tests.gateway_harness import fake_house, listening
+from tests.fakes import WAIT_S, Script
+from tests.gateway_harness import FakeWorld, a_world, listening
 from tests.toolbox_models import TEMPLATES, make_model
 
 HELLO: list[Any] = [{"role": "user", "content": "one two three four five"}]
@@ -45,39 +42,22 @@ def a_client(url: str) -> anthropic.Anthropic:
     return anthropic.Anthropic(base_url=url, api_key="unused", max_retries=0, timeout=WAIT_S)
 
 
-@dataclass
-class World:
-    """A server on fakes, and clients that close with it."""
-
-    url: str
-    house: House
-    backend: FakeBackend
-    ledger: MemoryLedger
-    closing: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+class World(FakeWorld):
+    """With this client."""
 
     def client(self) -> anthropic.Anthropic:
         return self.closing.enter_context(a_client(self.url))
 
-    def receipt(self, response: Any) -> Receipt:
-        """The receipt that a response's header names, once it is written."""
-        return self.ledger.wait_for(response.headers["x-taximeter-receipt"])
-
 
 @pytest.fixture(scope="module")
 def server() -> Generator[World]:
-    house, backend, ledger = fake_house()
-    with listening(house) as url:
-        world = World(url, house, backend, ledger)
-        with world.closing:
-            yield world
+    with a_world(World) as world:
+        yield world
 
 
 @pytest.fixture
 def world(server: World) -> World:
-    server.backend.script = Script()
-    server.backend.held = threading.Semaphore(0)  # what an earlier test left in them is no news
-    server.backend.cancelled = threading.Semaphore(0)
-    return server
+    return server.as_new()
 
 
 def test_a_whole_message(world: World):

@@ -6,59 +6,38 @@ The backend is a script, so that every answer is known; the door, the relay and 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
 from collections.abc import Generator
-from dataclasses import dataclass, field
 
 import httpx
 import openai
 import pytest
 
 from taximeter.errors import CapacityError, PromptTooLong
-from taximeter.records import FinishReason, Outcome, Receipt
-from taximeter.serve import House
-from tests.fakes import WAIT_S, FakeBackend, MemoryLedger, Script
-from tests.gateway_harness import fake_house, listening
+from taximeter.records import FinishReason, Outcome
+from tests.fakes import WAIT_S, Script
+from tests.gateway_harness import FakeWorld, a_world
 
 HELLO = [{"role": "user", "content": "one two three four five"}]
 
 
-@dataclass
-class World:
-    """A server on fakes, and clients that close with it."""
-
-    url: str
-    house: House
-    backend: FakeBackend
-    ledger: MemoryLedger
-    closing: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+class World(FakeWorld):
+    """With this client."""
 
     def client(self) -> openai.OpenAI:
         return self.closing.enter_context(
             openai.OpenAI(base_url=f"{self.url}/v1", api_key="unused", max_retries=0, timeout=WAIT_S)
         )
 
-    def receipt(self, response: object) -> Receipt:
-        """The receipt that a raw response's header names, once it is written."""
-        return self.ledger.wait_for(response.headers["x-taximeter-receipt"])
-
 
 @pytest.fixture(scope="module")
 def server() -> Generator[World]:
-    house, backend, ledger = fake_house()
-    with listening(house) as url:
-        world = World(url, house, backend, ledger)
-        with world.closing:
-            yield world
+    with a_world(World) as world:
+        yield world
 
 
 @pytest.fixture
 def world(server: World) -> World:
-    server.backend.script = Script()
-    server.backend.held = threading.Semaphore(0)  # what an earlier test left in them is no news
-    server.backend.cancelled = threading.Semaphore(0)
-    return server
+    return server.as_new()
 
 
 def test_a_whole_chat(world: World):

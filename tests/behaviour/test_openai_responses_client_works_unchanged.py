@@ -5,10 +5,8 @@ The backend is a script, so that every answer is known; the door, the relay and 
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Generator
-from dataclasses import dataclass, field
 from typing import Any
 
 import openai
@@ -16,11 +14,11 @@ import pydantic
 import pytest
 
 from taximeter.errors import CapacityError, PromptTooLong
-from taximeter.records import Dialect, FinishReason, Image, Message, Outcome, Receipt, ToolCall, ToolCallDelta
+from taximeter.records import Dialect, FinishReason, Image, Message, Outcome, ToolCall, ToolCallDelta
 from taximeter.serve import House
 from taximeter.settings import Settings
-from tests.fakes import WAIT_S, FakeBackend, MemoryLedger, Script
-from tests.gateway_harness import fake_house, listening
+from tests.fakes import WAIT_S, Script
+from tests.gateway_harness import FakeWorld, a_world, listening
 from tests.toolbox_models import make_model
 
 HELLO = "one two three four five"
@@ -32,38 +30,24 @@ CALLS = (
 )
 
 
-@dataclass
-class World:
-    """A server on fakes, and clients that close with it."""
-
-    url: str
-    backend: FakeBackend
-    ledger: MemoryLedger
-    closing: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+class World(FakeWorld):
+    """With this client."""
 
     def client(self) -> openai.OpenAI:
         return self.closing.enter_context(
             openai.OpenAI(base_url=f"{self.url}/v1", api_key="unused", max_retries=0, timeout=WAIT_S)
         )
 
-    def receipt(self, response: object) -> Receipt:
-        """The receipt that a raw response's header names, once it is written."""
-        return self.ledger.wait_for(response.headers["x-taximeter-receipt"])
-
 
 @pytest.fixture(scope="module")
 def server() -> Generator[World]:
-    house, backend, ledger = fake_house()
-    with listening(house) as url:
-        world = World(url, backend, ledger)
-        with world.closing:
-            yield world
+    with a_world(World) as world:
+        yield world
 
 
 @pytest.fixture
 def world(server: World) -> World:
-    server.backend.script = Script()
-    return server
+    return server.as_new()
 
 
 def test_a_whole_response(world: World):
