@@ -32,7 +32,7 @@ run: $(VENV)/.installed
 test: $(VENV)/.installed-test
 	@$(VENV)/bin/taximeter models pull smollm2-135m-instruct
 	@$(VENV)/bin/taximeter models pull gemma3-270m
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest --numprocesses auto --dist loadfile $(ARGS)
 
 check: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .

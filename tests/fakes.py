@@ -268,10 +268,10 @@ class MemoryLedger:
         self._unanswered: list[tuple[Callable[[], None], Future[None]]] = []
         self._changed = threading.Condition()
 
-    def begin(self, request: Request, receipt_id: str) -> Future[None]:
+    def begin(self, request: Request, receipt_id: str, *, journaled: bool) -> Future[None]:
         return self._write(lambda: self.begun.append(request))
 
-    def append(self, receipt: Receipt) -> Future[None]:
+    def append(self, receipt: Receipt, *, journaled: bool) -> Future[None]:
         self.accepted += 1
         self.lost += self.broken is not None
         return self._write(lambda: self.kept.append(receipt))

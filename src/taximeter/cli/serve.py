@@ -113,21 +113,21 @@ def serve(
 
                 house = server.House.of(settings, loadings)
     printer = JsonLines(house) if as_json else Lines(house)
-    journal = Journal(printer.receipt)
-    house.relay.observers.append(journal.add)
+    ticker = Ticker(printer.receipt)
+    house.relay.observers.append(ticker.add)
 
     def on_ready(url: str) -> None:
         printer.greet(url)
-        journal.start(skip=printer.demo(url) if demo else None)
+        ticker.start(skip=printer.demo(url) if demo else None)
 
     try:
         server.run(house, on_ready)
     finally:
-        journal.close()
-    printer.sum_up(journal)
+        ticker.close()
+    printer.sum_up(ticker)
 
 
-class Journal:
+class Ticker:
     """Receipts as they come, and their sums. A thread of its own prints them, so that a terminal that hangs holds up
     nobody's answer. What it leaves unread is counted and no longer printed: the ledger has all of it. The thread rests
     after each batch: to be woken for every receipt costs the event loop more than the printing."""
@@ -140,7 +140,7 @@ class Journal:
         self._skip: str | None = None
         self._closing = threading.Event()
         self._arrived: queue.SimpleQueue[Receipt | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._print, name="taximeter-journal", daemon=True)
+        self._thread = threading.Thread(target=self._print, name="taximeter-ticker", daemon=True)
 
     def add(self, receipt: Receipt) -> None:
         """Count it, and print it once `start` was called. Never blocks."""
@@ -254,9 +254,9 @@ class Lines:
         else:
             sys.stdout.write(receipt_text(receipt) + "\n")
 
-    def sum_up(self, journal: Journal) -> None:
-        requests = f"{journal.receipts:,} request{'' if journal.receipts == 1 else 's'}"
-        said = f"{requests}, {journal.input_tokens:,} tokens in, {journal.output_tokens:,} out"
+    def sum_up(self, ticker: Ticker) -> None:
+        requests = f"{ticker.receipts:,} request{'' if ticker.receipts == 1 else 's'}"
+        said = f"{requests}, {ticker.input_tokens:,} tokens in, {ticker.output_tokens:,} out"
         own = _statement(self._house)
         for name, statement in (
             *([] if own is None else [("the machine", own)]),
@@ -291,13 +291,13 @@ class JsonLines:
     def receipt(self, receipt: Receipt) -> None:
         print_json({"event": "receipt", "receipt": receipt}, one_line=True)
 
-    def sum_up(self, journal: Journal) -> None:
+    def sum_up(self, ticker: Ticker) -> None:
         closed = {
             "event": "closed",
-            "receipts": journal.receipts,
+            "receipts": ticker.receipts,
             "receipts_lost": _receipts_lost(self._house),
-            "input_tokens": journal.input_tokens,
-            "output_tokens": journal.output_tokens,
+            "input_tokens": ticker.input_tokens,
+            "output_tokens": ticker.output_tokens,
             "machine": _statement(self._house),
             "machines": _shared_statements(self._house),
         }

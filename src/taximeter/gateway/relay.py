@@ -223,7 +223,9 @@ class Relay:
             _log.exception("receipt %s could not be settled: it is written without its work and cost", receipt_id)
             receipt = settle(None)
         await self._append(receipt)
-        self._show(receipt)
+        # Spectators come after the client: whoever waits for the receipt is woken before the second of these calls.
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, self._show, receipt)
         return receipt
 
     def note_tokens(self, request: Request, tokens: int = 1) -> None:
@@ -263,7 +265,7 @@ class Relay:
         """Have the ledger note that the request is in flight. Most who ask for that wait for the receipt only: whoever
         waits for the note has it told to the event loop, see `done_in_time`."""
         try:
-            begun = self._ledger.begin(request, receipt_id)
+            begun = self._ledger.begin(request, receipt_id, journaled=True)
         except Exception:  # noqa: BLE001 - the answer goes on
             _log.exception("the ledger did not note that request %s began", request.id)
             return None
@@ -272,7 +274,7 @@ class Relay:
 
     async def _append(self, receipt: Receipt) -> None:
         try:
-            appended = self._ledger.append(receipt)
+            appended = self._ledger.append(receipt, journaled=True)
         except Exception:  # noqa: BLE001 - the answer goes on
             _log.exception("receipt %s is LOST: the ledger did not take it", receipt.id)
             self.receipts_lost += 1
@@ -446,9 +448,19 @@ class Exchange:
 async def done_in_time(writing: Future[None]) -> bool:
     """Wait for a write of the ledger, but not for ever: False when it has not been done, well or badly, by then."""
     if not writing.done():
-        told = asyncio.get_running_loop().create_future()
-        when_done(writing, lambda: told.done() or told.set_result(None))
-        await asyncio.wait([told], timeout=_LEDGER_PATIENCE_S)
+        loop = asyncio.get_running_loop()
+        told = loop.create_future()
+
+        def tell() -> None:
+            if not told.done():
+                told.set_result(None)
+
+        when_done(writing, tell)
+        patience = loop.call_later(_LEDGER_PATIENCE_S, tell)
+        try:
+            await told
+        finally:
+            patience.cancel()
     return writing.done()
 
 

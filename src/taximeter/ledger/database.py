@@ -78,10 +78,12 @@ class Living(Protocol):
 
 class Database(Protocol):
     """Where a ledger is kept. `name` is how messages call it, without a password; `folder` is on this machine, for what
-    a process has beside the database: its lock, and what it could not write yet."""
+    a process has beside the database: its lock, and what it could not write yet. `is_on_this_disk` says whether what is
+    in the folder is as safe as what is in the database."""
 
     name: str
     folder: Path
+    is_on_this_disk: bool
 
     def session(self, *, patience_s: float | None) -> Session:
         """A new session that writes."""

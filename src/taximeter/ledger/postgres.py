@@ -78,6 +78,7 @@ class Postgres:
             **cast(dict[str, Any], {"connect_timeout": _CONNECT_PATIENCE_S} | given)
         )
         self.name = f"postgresql://{host}{port and ':'}{port}/{name}"
+        self.is_on_this_disk = False
         # What was meant for one database must never be written to another.
         self.folder = spool / f"postgres-{sha256(chr(0).join(where).encode()).hexdigest()[:16]}"
 

@@ -1,8 +1,10 @@
-"""What cannot be written to the database, on this machine's disk until it can.
+"""What is not in the database, on this machine's disk until it is.
 
 One line for each entry: eight hexadecimal digits of its checksum, then the entry. What a process that was killed left
 half of has a checksum that is not right, and nobody was told that it was safe. Lines are in segments of a few
-megabytes, `WRITER.000001.spool` and so on, so that what has been drained makes room.
+megabytes, `WRITER.000001.spool` and so on, so that what has been drained makes room. The journal's files
+(`WRITER.000001.journal`) are the same; they are kept while they are in use, and have lines that say up to where they
+have been drained.
 
 Owns: the files, their bounds, and what is safe in them. Refuses to know: who drains them, and where to.
 """
@@ -25,18 +27,29 @@ from taximeter.ledger.transactions import Entry, packed, unpacked
 
 _log = logging.getLogger(__name__)
 
-_SUFFIX = ".spool"
+SPOOL, JOURNAL = ".spool", ".journal"
 _SEGMENT_BYTES = 4 << 20
 _CHECKSUM_DIGITS = 8
+_RELEASED = b"released "  # no entry begins so
 
 
 @dataclass(slots=True)
 class _Segment:
-    """A file. Up to `safe_bytes` it is whole; up to `drained_bytes` it is in the database."""
+    """A file. Up to `safe_bytes` it is whole; up to `drained_bytes` it is in the database. The last entry ends at
+    `entries_bytes`, as far as this process appended it."""
 
     path: Path
     safe_bytes: int = 0
     drained_bytes: int = 0
+    entries_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An end of a line: all that lies before it."""
+
+    segment: _Segment
+    end_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +67,31 @@ class Chunk:
 class Spool:
     """The entries of one writer, in their order. Two threads may use it: one that appends, one that drains."""
 
-    def __init__(self, folder: Path, writer_id: str, *, most_bytes: int) -> None:
+    def __init__(self, folder: Path, writer_id: str, *, most_bytes: int, suffix: str = SPOOL) -> None:
         """Of a writer that has left some before, if it has."""
         self._folder = folder
         self._writer_id = writer_id
+        self._suffix = suffix
         self._most_bytes = most_bytes
         self._using = threading.Lock()
         self._descriptor: int | None = None
         self._segments: deque[_Segment] = deque()
-        for path in sorted(folder.glob(f"{writer_id}.*{_SUFFIX}")):
-            self._segments.append(_Segment(path, safe_bytes=path.stat().st_size))
+        for path in sorted(folder.glob(f"{writer_id}.*{suffix}")):
+            released_bytes = _released(path) if suffix == JOURNAL else 0
+            self._segments.append(_Segment(path, safe_bytes=path.stat().st_size, drained_bytes=released_bytes))
         self._next_number = int(self._segments[-1].path.name.split(".")[-2]) + 1 if self._segments else 1
 
     @property
     def is_empty(self) -> bool:
         """Whether everything that it ever held is drained."""
         with self._using:
-            return not self._segments
+            return all(segment.drained_bytes >= segment.safe_bytes for segment in self._segments)
+
+    @property
+    def end(self) -> Place:
+        """Behind everything that was appended. Only after something was."""
+        with self._using:
+            return Place(self._segments[-1], self._segments[-1].entries_bytes)
 
     def append(self, entries: Sequence[Entry]) -> list[LedgerError | None]:
         """Keep `entries`, as far as there is room; what became of each. Receipts are on the disk when this returns.
@@ -83,7 +104,7 @@ class Spool:
             used_bytes = sum(segment.safe_bytes for segment in self._segments)
             for entry in entries:
                 text = packed(entry).encode("utf-8", "surrogatepass")
-                line = b"%08x%s\n" % (crc32(text), text)
+                line = _line_of(text)
                 used_bytes += len(line)
                 if used_bytes > self._most_bytes:
                     used_bytes -= len(line)
@@ -94,6 +115,7 @@ class Spool:
             try:
                 if lines:
                     self._write(b"".join(lines), durable=any(entry.durable for entry in entries))
+                    self._segments[-1].entries_bytes = self._segments[-1].safe_bytes
             except OSError as error:
                 said = LedgerError(f"the spool in {self._folder} failed: {error.strerror}", hint=hint_for(error))
                 return [said] * len(entries)
@@ -117,9 +139,11 @@ class Spool:
                     end_bytes = safe_bytes
                     break
                 end_bytes += len(line)
-                text = line[_CHECKSUM_DIGITS:-1]
-                if not line.endswith(b"\n") or line[:_CHECKSUM_DIGITS] != b"%08x" % crc32(text):
+                text = _text_of(line)
+                if text is None:
                     damaged += 1
+                    continue
+                if text.startswith(_RELEASED):
                     continue
                 try:
                     entries.append(unpacked(text.decode("utf-8", "surrogatepass")))
@@ -144,10 +168,29 @@ class Spool:
                 self._close_file()  # the next one begins a new segment
             segment.path.unlink(missing_ok=True)
 
+    def release(self, place: Place) -> None:
+        """Everything up to `place` is in the database. The file stays for what follows, and has a line that says so:
+        whoever comes after a kill need not write it all again. The line is not worth a sync."""
+        with self._using:
+            while self._segments and self._segments[0] is not place.segment:
+                self._segments.popleft().path.unlink(missing_ok=True)
+            if not self._segments:
+                return
+            segment = place.segment
+            is_in_use = self._descriptor is not None and segment is self._segments[-1]
+            if is_in_use and segment.safe_bytes < _SEGMENT_BYTES:  # it speaks of the file that it is in
+                with suppress(OSError):
+                    self._write(_line_of(_RELEASED + b"%d" % place.end_bytes), durable=False)
+            # Lines such as this one are nothing to drain.
+            is_all = place.end_bytes == segment.entries_bytes
+            segment.drained_bytes = segment.safe_bytes if is_all else place.end_bytes
+
     def close(self) -> None:
-        """Let go of the files. What is in them stays, for whoever opens the ledger next."""
+        """Let go of the files. What is in them stays, for whoever opens the ledger next; a file of nothing does not."""
         with self._using:
             self._close_file()
+            while self._segments and self._segments[0].drained_bytes >= self._segments[0].safe_bytes:
+                self._segments.popleft().path.unlink(missing_ok=True)
 
     def _write(self, lines: bytes, *, durable: bool) -> None:
         segment, descriptor = self._segment()
@@ -173,7 +216,7 @@ class Spool:
         if self._descriptor is not None and self._segments[-1].safe_bytes < _SEGMENT_BYTES:
             return self._segments[-1], self._descriptor
         self._close_file()
-        path = self._folder / f"{self._writer_id}.{self._next_number:06}{_SUFFIX}"
+        path = self._folder / f"{self._writer_id}.{self._next_number:06}{self._suffix}"
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._next_number += 1
         self._segments.append(_Segment(path))
@@ -192,4 +235,26 @@ class Spool:
 
 def writers_with_spools(folder: Path) -> set[str]:
     """Everybody, living or dead, who has left something in `folder`."""
-    return {path.name.partition(".")[0] for path in folder.glob(f"*{_SUFFIX}")}
+    return {path.name.partition(".")[0] for suffix in (JOURNAL, SPOOL) for path in folder.glob(f"*{suffix}")}
+
+
+def _line_of(text: bytes) -> bytes:
+    return b"%08x%s\n" % (crc32(text), text)
+
+
+def _text_of(line: bytes) -> bytes | None:
+    """What the line was made from; None when it is damaged."""
+    text = line[_CHECKSUM_DIGITS:-1]
+    return text if line.endswith(b"\n") and line[:_CHECKSUM_DIGITS] == b"%08x" % crc32(text) else None
+
+
+def _released(path: Path) -> int:
+    """Up to where the file says that it has been drained."""
+    data = path.read_bytes()
+    end = len(data)
+    while (found := data.rfind(_RELEASED, 0, end)) >= 0:
+        text = _text_of(data[max(0, found - _CHECKSUM_DIGITS) : data.find(b"\n", found) + 1])
+        if text is not None and text[len(_RELEASED) :].isdigit():
+            return int(text[len(_RELEASED) :])
+        end = found
+    return 0

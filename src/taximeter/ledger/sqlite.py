@@ -30,6 +30,7 @@ class Sqlite:
         self.path = path
         self.name = str(path)
         self.folder = path.with_name(f"{path.name}-writers")
+        self.is_on_this_disk = True
 
     def session(self, *, patience_s: float | None) -> Session:
         return SqliteSession(self.path, patience_s=patience_s)

@@ -12,15 +12,16 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from typing import ClassVar
 
 from taximeter.errors import LedgerError
 from taximeter.ledger import rows
 from taximeter.ledger.columns import NOTE_COLUMNS, RECEIPT_COLUMNS, TASK_END_COLUMNS
 from taximeter.ledger.database import Refused, Session
-from taximeter.ledger.documents import document, record_from
+from taximeter.ledger.documents import document, line, record_from
 from taximeter.ledger.rollups import Rollup, groups_of
 from taximeter.records import Outcome, Receipt, Request, Task
 
@@ -30,32 +31,51 @@ _PROCESS_ENDED = "the process ended before the answer did"
 _LATE = "_late"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NewRequest:
-    """A request ready to be noted as in flight."""
+    """A request ready to be noted as in flight. `line` is what a spool gets of it; its row is made when the database is
+    told, which for most is never: their receipts come first."""
 
-    row: rows.Row
+    request: Request
+    receipt_id: str
+    writer_id: str
+    line: str = field(compare=False)
     durable: ClassVar[bool] = False  # past a power cut its client is gone, and so is its answer
     is_receipt: ClassVar[bool] = False
 
     @classmethod
     def of(cls, request: Request, receipt_id: str, writer_id: str) -> NewRequest:
-        return cls(rows.request_row(request, receipt_id, writer_id, document(request)))
+        return cls(request, receipt_id, writer_id, line(request))
+
+    @property
+    def request_id(self) -> str:
+        return rows.stored_text(self.request.id)
+
+    @cached_property
+    def row(self) -> rows.Row:
+        return rows.request_row(self.request, self.receipt_id, self.writer_id, document(self.request))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NewReceipt:
-    """A receipt ready to be written. It clears its request's note."""
+    """A receipt ready to be written. It clears its request's note. `line` is what a spool gets of it."""
 
-    row: rows.Row
-    document: str
-    labels: Mapping[str, str]
+    receipt: Receipt
+    line: str = field(compare=False)
     durable: ClassVar[bool] = True
     is_receipt: ClassVar[bool] = True
 
     @classmethod
     def of(cls, receipt: Receipt) -> NewReceipt:
-        return cls(rows.receipt_row(receipt), document(receipt), receipt.request.labels)
+        return cls(receipt, line(receipt))
+
+    @cached_property
+    def row(self) -> rows.Row:
+        return rows.receipt_row(self.receipt)
+
+    @cached_property
+    def document(self) -> str:
+        return document(self.receipt)
 
     @property
     def id(self) -> object:
@@ -68,6 +88,10 @@ class NewReceipt:
     @property
     def supersedes(self) -> object:
         return self.row[2]
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.receipt.request.labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +117,10 @@ Entry = NewRequest | NewReceipt | TaskEnd
 def packed(entry: Entry) -> str:
     """The entry as one line of text, for `unpacked`. It has no line break in it."""
     match entry:
-        case NewRequest((_, receipt_id, writer_id, _, text)):
-            return f"B {json.dumps([receipt_id, writer_id])}\t{text}"
+        case NewRequest():
+            return f"B {json.dumps([entry.receipt_id, entry.writer_id])}\t{entry.line}"
         case NewReceipt():
-            return f"R \t{entry.document}"
+            return f"R \t{entry.line}"
         case TaskEnd():
             return f"T \t{entry.document}"
         case _:
@@ -110,10 +134,9 @@ def unpacked(line: str) -> Entry:
     match kind:
         case "B":
             receipt_id, writer_id = json.loads(head)
-            return NewRequest(rows.request_row(record_from(text, Request), receipt_id, writer_id, text))
+            return NewRequest(record_from(text, Request), receipt_id, writer_id, text)
         case "R":
-            receipt = record_from(text, Receipt)
-            return NewReceipt(rows.receipt_row(receipt), text, receipt.request.labels)
+            return NewReceipt(record_from(text, Receipt), text)
         case "T":
             return TaskEnd.of(record_from(text, Task))
         case _:
@@ -122,8 +145,11 @@ def unpacked(line: str) -> Entry:
 
 def write(session: Session, entries: Sequence[Entry]) -> None:
     """All of `entries`, in as few statements as there are tables. Raises Refused when one is refused."""
-    session.tell(_INSERT_NOTE, [entry.row for entry in entries if isinstance(entry, NewRequest)])
     ended = [entry for entry in entries if isinstance(entry, NewReceipt)]
+    over = {entry.request_id for entry in ended}
+    began = (entry for entry in entries if isinstance(entry, NewRequest))
+    # A note that is cleared in the same breath need not be written.
+    session.tell(_INSERT_NOTE, [entry.row for entry in began if entry.request_id not in over])
     if ended:
         session.tell(_INSERT_RECEIPT, [entry.row for entry in ended])
         session.tell(_INSERT_DOCUMENT, [(entry.id, entry.document) for entry in ended])
@@ -177,7 +203,8 @@ def write_one(session: Session, entry: Entry) -> None:
 
 def _is_there(session: Session, entry: Entry) -> bool:
     match entry:
-        case NewRequest((request_id, _, writer_id, _, text)):
+        case NewRequest():
+            request_id, _, writer_id, _, text = entry.row
             there = "SELECT document FROM in_flight WHERE request_id = ? AND writer_id = ?"
             return _scalar(session, there, request_id, writer_id) == text
         case NewReceipt():
@@ -211,8 +238,8 @@ def _late(session: Session, entry: NewReceipt) -> NewReceipt | None:
 def _refusal(session: Session, entry: Entry) -> str | None:
     """Which rule of the ledger's `entry` breaks, None when it is none."""
     match entry:
-        case NewRequest((request_id, *_)):
-            return f"request {request_id} is in flight already, with other contents or in another process"
+        case NewRequest():
+            return f"request {entry.request_id} is in flight already, with other contents or in another process"
         case NewReceipt():
             return _refused_receipt(session, entry)
         case _:

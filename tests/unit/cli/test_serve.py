@@ -17,7 +17,7 @@ from typing import cast
 
 import pytest
 
-from taximeter.cli.serve import MAX_UNPRINTED, Journal, Lines
+from taximeter.cli.serve import MAX_UNPRINTED, Lines, Ticker
 from taximeter.serve import House
 from tests.unit.cli.test_receipt_view import RECEIPT
 
@@ -133,12 +133,12 @@ def test_a_journal_whose_reader_is_gone_still_counts() -> None:
     def broken(_: object) -> None:
         raise BrokenPipeError
 
-    journal = Journal(broken)
-    journal.start(skip=None)
-    journal.add(RECEIPT)
-    journal.add(RECEIPT)
-    journal.close()
-    assert (journal.receipts, journal.input_tokens, journal.output_tokens) == (2, 70, 96)
+    ticker = Ticker(broken)
+    ticker.start(skip=None)
+    ticker.add(RECEIPT)
+    ticker.add(RECEIPT)
+    ticker.close()
+    assert (ticker.receipts, ticker.input_tokens, ticker.output_tokens) == (2, 70, 96)
 
 
 def test_a_journal_whose_reader_is_gone_keeps_nothing() -> None:
@@ -147,15 +147,15 @@ def test_a_journal_whose_reader_is_gone_keeps_nothing() -> None:
     def broken(_: object) -> None:
         raise BrokenPipeError
 
-    journal = Journal(broken)
-    journal.start(skip=None)
+    ticker = Ticker(broken)
+    ticker.start(skip=None)
     receipt = dataclasses.replace(RECEIPT, id="rcpt_unread")
     held = sys.getrefcount(receipt)
     for _ in range(MAX_UNPRINTED):
-        journal.add(receipt)
-    journal.close()
+        ticker.add(receipt)
+    ticker.close()
     assert sys.getrefcount(receipt) == held
-    assert journal.receipts == MAX_UNPRINTED
+    assert ticker.receipts == MAX_UNPRINTED
 
 
 def test_a_journal_whose_reader_hangs_keeps_a_bounded_number() -> None:
@@ -167,14 +167,14 @@ def test_a_journal_whose_reader_hangs_keeps_a_bounded_number() -> None:
         reads_on.wait()
         shown.append(receipt)
 
-    journal = Journal(hanging)
-    journal.start(skip=None)
+    ticker = Ticker(hanging)
+    ticker.start(skip=None)
     for _ in range(2 * MAX_UNPRINTED):
-        journal.add(RECEIPT)
+        ticker.add(RECEIPT)
     reads_on.set()
-    journal.close()
+    ticker.close()
     assert MAX_UNPRINTED <= len(shown) <= MAX_UNPRINTED + 1
-    assert journal.receipts == 2 * MAX_UNPRINTED
+    assert ticker.receipts == 2 * MAX_UNPRINTED
 
 
 def test_the_closing_line_names_lost_receipts(capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,7 +187,7 @@ def test_the_closing_line_names_lost_receipts(capsys: pytest.CaptureFixture[str]
             machine=None,
             backend=SimpleNamespace(machine_time=lambda: None),
         )
-        Lines(cast("House", house)).sum_up(Journal(lambda _: None))
+        Lines(cast("House", house)).sum_up(Ticker(lambda _: None))
         return capsys.readouterr().out
 
     assert closing_line(2, 1).rstrip().endswith("; 3 receipts LOST: not in the ledger")

@@ -65,6 +65,22 @@ def _outlive(ledger: Ledger) -> None:
         sys.exit()
 
 
+def _journal(ledger: Ledger) -> None:
+    """Once told to go, finishes three requests and takes up a fourth, content with the journal; then does as told."""
+    _say("open")
+    sys.stdin.readline()
+    for count in range(4):
+        request = a_request()
+        ledger.begin(request, f"rcpt_of_{request.id}", journaled=True).result()
+        _say(f"begun {request.id}")
+        if count < 3:
+            ledger.append(a_receipt(request), journaled=True).result()
+            _say(f"done {request.id}")
+    if sys.stdin.readline() == "settle\n":
+        ledger.receipts()
+        _say("settled")
+
+
 def _write(ledger: Ledger) -> None:
     """Four threads finish receipt after receipt; every third request stays in flight."""
 
@@ -86,7 +102,8 @@ def _main(name: str, url: str, spool: str) -> None:
     _say("up")
     if name == "open":  # all at once, when the parent says so
         sys.stdin.readline()
-    ledger = Ledger.open(url, spool=Path(spool), patience_s=0.05)
+    # Those that open at once wait for each other; the others are there to be held up.
+    ledger = Ledger.open(url, spool=Path(spool), patience_s=30.0 if name == "open" else 0.05)
     match name:
         case "open":
             ledger.append(a_receipt()).result()
@@ -97,6 +114,8 @@ def _main(name: str, url: str, spool: str) -> None:
             _fork(ledger)
         case "outlive":
             _outlive(ledger)
+        case "journal":
+            _journal(ledger)
         case _:
             _write(ledger)
     threading.Event().wait()

@@ -68,5 +68,5 @@ def shared_ledger_of_each(
 ) -> Generator[Ledger]:
     """The same, of each kind."""
     url = "sqlite://" if request.param == "sqlite" else request.getfixturevalue("postgres").new_database()
-    with Ledger.open(url, spool=tmp_path_factory.mktemp("spool")) as opened:
+    with Ledger.open(url, spool=tmp_path_factory.mktemp("spool"), patience_s=30.0) as opened:  # of a busy machine too
         yield opened
