@@ -23,7 +23,7 @@ from taximeter.providers.sighting import Found, Seen, Tap
 from taximeter.providers.sse import Framer
 from taximeter.records import Outcome, Phase, Receipt, Request, Served, Stopwatch
 from taximeter.upstreams.config import Route
-from taximeter.upstreams.dispatch import Dispatcher, Outgoing, Trail, phases_of
+from taximeter.upstreams.dispatch import AFTER_THE_END_S, Dispatcher, Outgoing, Trail, phases_of
 from taximeter.upstreams.headers import Headers
 from taximeter.upstreams.secrets import concealed, keys_shown
 from taximeter.upstreams.served import served, why_no_answer
@@ -35,7 +35,6 @@ _log = logging.getLogger(__name__)
 
 _LARGEST_BODY_BYTES: Final = 64 * 1024 * 1024  # what is longer passes unread
 _MOST_UNREAD_BYTES: Final = 8 * 1024 * 1024  # of a stream whose client is slow; then its upstream waits too
-_AFTER_THE_END_S: Final = 0.25  # how long a connection may take to end once its stream has
 # As plain integers: to ask a flag four questions takes as long as to read the event.
 _TOKENS, _ANSWER, _ERROR = Seen.TOKENS.value, Seen.ANSWER.value, Seen.ERROR.value
 _END, _USAGE_ONLY = Seen.END.value, Seen.USAGE_ONLY.value
@@ -106,6 +105,7 @@ class Passage:
 
         self._end: _End | None = None  # known before anybody let go
         self._is_let_go = False
+        self._is_whole = False  # every choice had ended before that
         self._told: TaximeterError | None = None
         self._stop: asyncio.TimerHandle | None = None
         self._is_under_way = False
@@ -148,25 +148,40 @@ class Passage:
             yield piece
 
     def let_go(self, error: TaximeterError | None = None) -> None:
-        """Nobody wants the rest. Whoever reads gets `error`, if there is one. An answer that has ended keeps its
-        outcome; an upstream may be let run on for a while, to say what it took."""
+        """Nobody wants the rest. Whoever reads gets `error`, if there is one and something was left to generate. An
+        answer that has ended keeps its outcome, and so does one of which every choice has: all that may follow is what
+        it took. For that an upstream may be let run on for a while."""
         if self._is_let_go or self._run.done():
             return
-        self._is_let_go = True
-        self._told = error
+        self._note_that_nobody_waits(error)
         self._trail.is_wanted = False
         self._was_read.set()
-        drain_s = 0.0
+        drain_s = AFTER_THE_END_S if self._is_whole else 0.0
         if error is None and self._end is None:
             tried = self._route.upstreams if self._incoming is None else (self._incoming.upstream,)
-            drain_s = max(upstream.drain_s for upstream in tried)
-        self._stop = asyncio.get_running_loop().call_later(drain_s, self._stop_reading)
+            drain_s = max(drain_s, *(upstream.drain_s for upstream in tried))
+        self._stop_reading_in(drain_s)
 
     async def abort(self, error: TaximeterError | None = None, *, patience_s: float | None = None) -> None:
         """Stop, and return when the receipt is durable, or after `patience_s`."""
         self.let_go(error)
-        self._stop_reading()
+        self._stop_reading_in(AFTER_THE_END_S if self._is_whole else 0.0)
         await asyncio.wait([self._run], timeout=patience_s)
+
+    def _note_that_nobody_waits(self, error: TaximeterError | None) -> None:
+        self._is_let_go, self._told = True, error
+        if self._end is None and self._tap is not None:
+            found = self._tap.found()
+            self._is_whole = found.error is None and self._has_ends(found)
+
+    def _has_ends(self, found: Found) -> bool:
+        """Whether every choice has ended for a reason of its own."""
+        return len(found.finish_reasons) >= self.request.sampling.choices
+
+    def _stop_reading_in(self, pause_s: float) -> None:
+        if self._stop is not None:
+            self._stop.cancel()
+        self._stop = asyncio.get_running_loop().call_later(pause_s, self._stop_reading)
 
     def _stop_reading(self) -> None:
         if not self._is_under_way:  # a task that is cancelled before it has begun never begins: then who writes it up?
@@ -179,7 +194,8 @@ class Passage:
         try:
             end = await self._to_an_end()
             self._may_stop = False
-            self._was_cut = end.outcome is Outcome.ABORTED and end.error is None
+            is_short = end.outcome is Outcome.ABORTED or (self._is_whole and not self._held)
+            self._was_cut = is_short and end.error is None
             try:
                 await self._record(end)
             except Exception:  # noqa: BLE001 - whatever it is, it has a receipt
@@ -197,16 +213,20 @@ class Passage:
         try:
             end = await self._pass()
         except asyncio.CancelledError:
-            end = self._end or _End(Outcome.ABORTED)
             if not self._is_let_go:  # the event loop is going down
-                self._is_let_go, self._told = True, ShuttingDown()
+                self._note_that_nobody_waits(ShuttingDown())
+            end = self._end or self._left_off()
         except TaximeterError as broken:
             end = _End(outcome_of_error(broken), broken)
         except Exception:  # noqa: BLE001 - whatever it is, it has a receipt
             _log.exception("request %s broke the gateway", self.request.id)
             end = _End(Outcome.FAILED, InvariantBroken("the gateway broke", hint="the server's log says how"))
         self._head = None  # what has not begun by now has its own status for what became of it
-        return _End(Outcome.ABORTED, self._told) if self._is_let_go and self._end is None else end
+        return self._left_off() if self._is_let_go and self._end is None else end
+
+    def _left_off(self) -> _End:
+        """What it came to if nobody waited for its end."""
+        return _End(Outcome.COMPLETED) if self._is_whole else _End(Outcome.ABORTED, self._told)
 
     async def _pass(self) -> _End:
         try:
@@ -259,7 +279,7 @@ class Passage:
         if failed or found.error is not None:
             return self._ended(_End(Outcome.FAILED))
         # Some streams end without their last event; that every choice ended for a reason of its own is enough.
-        if not (found.is_whole or len(found.finish_reasons) >= self.request.sampling.choices):
+        if not (found.is_whole or self._has_ends(found)):
             raise UpstreamError(f"{incoming.upstream.name} ended before its answer did")
         return self._ended(_End(Outcome.COMPLETED))
 
@@ -316,7 +336,7 @@ class Passage:
         if self._head is not None and self._begun is not None:
             await done_in_time(self._begun)
             self._show_head()
-        if not data or self._is_let_go:
+        if not data or (self._is_let_go and self._told is None):
             return
         self._unread_bytes += len(data)
         self._give(data)
@@ -335,7 +355,7 @@ class Passage:
             return
         self._may_stop = True
         try:
-            async with asyncio.timeout(_AFTER_THE_END_S):
+            async with asyncio.timeout(AFTER_THE_END_S):
                 while (read := await incoming.read()) is not None:
                     self._give(read.data)
         except (TimeoutError, UpstreamError, asyncio.CancelledError):

@@ -32,6 +32,9 @@ _ILL: Final = _WORTH_ANOTHER_TRY - {408, 429}
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 5.0  # an upstream that wants us to wait for longer is asked by the client itself, later
 
+AFTER_THE_END_S: Final = 0.25
+"""How long an answer may take to end once all of it was said: to say what it took, and to give its connection back."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:

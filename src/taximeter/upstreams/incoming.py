@@ -19,14 +19,12 @@ from aiohttp.http_exceptions import HttpProcessingError
 from taximeter.clock import Clock, Socket, arrived_ns
 from taximeter.errors import UpstreamError
 from taximeter.upstreams.config import Upstream
+from taximeter.upstreams.dispatch import AFTER_THE_END_S
 from taximeter.upstreams.headers import Headers, crosses_back, named_hops
 
 MOST_READ_BYTES: Final = 256 * 1024
 ABROAD: Final = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
 """What the HTTP library raises when the other end does not keep to the protocol, or is not there."""
-
-AFTER_THE_END_S: Final = 0.25
-"""How long an answer may take to end once its last word has been said."""
 
 _GZIP_OR_DEFLATE: Final = 32 + zlib.MAX_WBITS
 

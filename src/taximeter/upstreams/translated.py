@@ -31,7 +31,14 @@ from taximeter.records import (
     Usage,
 )
 from taximeter.upstreams.config import Family, Route
-from taximeter.upstreams.dispatch import Dispatcher, Outgoing, Trail, phases_of, retry_after_s
+from taximeter.upstreams.dispatch import (
+    AFTER_THE_END_S,
+    Dispatcher,
+    Outgoing,
+    Trail,
+    phases_of,
+    retry_after_s,
+)
 from taximeter.upstreams.headers import Headers
 from taximeter.upstreams.secrets import concealed, keys_shown
 from taximeter.upstreams.served import served, why_no_answer
@@ -97,6 +104,7 @@ class TranslatedAnswer:
         self._reaching: asyncio.Task[Incoming] | None = None
         self._incoming: Incoming | None = None
         self._is_cancelled = False
+        self._was_said = False  # its end, before that: what may follow is what it took
         self._stop: asyncio.TimerHandle | None = None
 
     async def __aiter__(self) -> AsyncIterator[Event]:
@@ -110,11 +118,14 @@ class TranslatedAnswer:
                 self._incoming.close()
 
     async def cancel(self) -> Served:
-        """Stop, and say what is known of what it took. An upstream that is to run on a while is read to see that."""
+        """Stop, and say what is known of what it took. An upstream that is to run on a while is read to see that, and
+        so is one that has nothing else left to say."""
         if not self._is_cancelled:
             self._is_cancelled = True
             self._trail.is_wanted = False
             drain_s = max(upstream.drain_s for upstream in self._route.upstreams)
+            self._was_said = bool(self._tap.found().finish_reasons)
+            drain_s = max(drain_s, AFTER_THE_END_S) if self._was_said else drain_s
             if drain_s:
                 self._stop = asyncio.get_running_loop().call_later(min(drain_s, _LONGEST_DRAIN_S), self._give_up)
             else:
@@ -152,7 +163,7 @@ class TranslatedAnswer:
             raise await self._refusal(self._incoming)
         at_ns = self._incoming.begun.arrived_ns
         async for at_ns, read_ns, events in self._read(self._incoming):
-            if self._is_cancelled:
+            if self._is_cancelled and not self._was_said:
                 continue  # nobody waits for them, and a finished choice would look as if somebody had
             if at_ns < read_ns:  # it waited for us
                 yield PhaseEntered(at_ns=at_ns, phase=Phase.GATEWAY)
@@ -185,11 +196,12 @@ class TranslatedAnswer:
                 if broken is not None:
                     raise broken
         except UpstreamError as error:
-            if self._is_cancelled:
+            if self._is_cancelled and not self._was_said:
                 return
-            if error.status is not None and error.status >= 400:
-                raise UpstreamRefused(f"{incoming.upstream.name}: {error.message}", status=error.status) from error
-            raise
+            if not self._is_cancelled:
+                if error.status is not None and error.status >= 400:
+                    raise UpstreamRefused(f"{incoming.upstream.name}: {error.message}", status=error.status) from error
+                raise
         incoming.finish()
         last: list[Event] = []
         if (rest := framer.rest()) is not None:  # some streams lack their last empty line

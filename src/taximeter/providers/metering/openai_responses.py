@@ -122,8 +122,9 @@ class OpenAIResponsesTap(DialectTap):
         status = word(response.status)
         details = response.incomplete_details
         why = word(cast("Object", details).get("reason")) if isinstance(details, Mapping) else None
-        if status in _PENDING and not self._streamed:
-            self._no_usage = f"the response is {status}: its usage comes when it is fetched again"
+        if status in _PENDING:
+            if not self._streamed:
+                self._no_usage = f"the response is {status}: its usage comes when it is fetched again"
         elif status is not None:
             self._no_usage = None
             self._take_finish_reason(0, why or status)
