@@ -27,6 +27,7 @@ from taximeter.records import (
     PhaseEntered,
     PositionLogprobs,
     Prompt,
+    PromptRead,
     Receipt,
     Request,
     Served,
@@ -150,6 +151,7 @@ class FakeAnswer:
         yield self._enter(Phase.PREFILL)
         self._pass(script.prefill_ms)
         yield self._enter(Phase.DECODE)
+        yield PromptRead(at_ns=self._clock.monotonic_ns(), usage=self._usage().of_prompt())
         limit = self._request.max_output_tokens or len(script.tokens)
         for thought in script.reasoning:
             for event in self._beside(reasoning=thought):
@@ -215,22 +217,26 @@ class FakeAnswer:
             at_ns = self._clock.monotonic_ns()
             yield TokensGenerated(at_ns=at_ns, choice=choice, new_tokens=1, text="", reasoning=reasoning, calls=calls)
 
+    def _usage(self) -> Usage:
+        cached = min(self._script.cached_tokens, self._input_tokens)
+        return Usage(
+            input_fresh_tokens=self._input_tokens - cached,
+            input_cache_read_tokens=cached,
+            output_text_tokens=self._made,
+            basis=Basis.MEASURED,
+        )
+
     def _what_it_took(self) -> Served:
         if self._served is None:
-            cached = min(self._script.cached_tokens, self._input_tokens)
+            usage = self._usage()
             self._served = Served(
                 at_ns=self._clock.monotonic_ns(),
-                usage=Usage(
-                    input_fresh_tokens=self._input_tokens - cached,
-                    input_cache_read_tokens=cached,
-                    output_text_tokens=self._made,
-                    basis=Basis.MEASURED,
-                ),
+                usage=usage,
                 work=Work(
                     prefill_passes=1,
                     decode_passes=max(0, self._made - 1),
-                    computed_tokens=self._input_tokens - cached + self._made,
-                    reused_tokens=cached,
+                    computed_tokens=(usage.input_fresh_tokens or 0) + self._made,
+                    reused_tokens=usage.input_cache_read_tokens or 0,
                     compute_ns=self._script.compute_ns,
                 ),
                 served_by="fake",

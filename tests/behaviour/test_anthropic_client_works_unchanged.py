@@ -91,6 +91,15 @@ def test_a_streamed_message(world: World):
     assert [event.delta.text for event in events if event.type == "content_block_delta"] == ["Hello", ",", " world"]
 
 
+def test_the_start_of_a_stream_says_how_long_the_prompt_is(world: World):
+    """Agents show it while the answer comes, and some add it to what comes at the end: it says the same there."""
+    world.backend.script = Script(cached_tokens=2)
+    start, *_, delta, _ = world.client().messages.create(**ASK, stream=True)
+    for usage in (start.message.usage, delta.usage):
+        assert (usage.input_tokens, usage.cache_read_input_tokens, usage.cache_creation_input_tokens) == (5 - 2, 2, 0)
+    assert (start.message.usage.output_tokens, delta.usage.output_tokens) == (0, 3)
+
+
 def test_the_clients_own_stream_helper_accumulates(world: World):
     """Its final message is the whole one, usage included."""
     world.backend.script = Script(cached_tokens=2, tail="!")
@@ -260,6 +269,22 @@ def test_our_engine_calls_tools(engine: anthropic.Anthropic, family: str):
     whole_prompt = later.usage.input_tokens + later.usage.cache_read_input_tokens
     counted = engine.messages.count_tokens(model=family, messages=turns, tools=[WEATHER])
     assert counted.input_tokens == whole_prompt > message.usage.input_tokens
+
+
+def test_our_engine_says_at_the_start_what_the_prompt_is_charged(engine: anthropic.Anthropic):
+    """What came from the prefix cache apart, as at the end."""
+    asked = {
+        "model": next(iter(TEMPLATES)),
+        "max_tokens": 3,
+        "messages": [{"role": "user", "content": "Good day. " * 40}],
+    }
+    for _ in range(2):
+        start, *_, delta, _ = engine.messages.create(**asked, stream=True)
+        first, last = start.message.usage, delta.usage
+        counts = [(usage.input_tokens, usage.cache_read_input_tokens) for usage in (first, last)]
+        assert counts[0] == counts[1]
+        assert first.input_tokens > 0
+    assert first.cache_read_input_tokens > 0, "the second time it was there"
 
 
 def test_our_engine_tells_which_stop_sequence_it_was(engine: anthropic.Anthropic):

@@ -82,6 +82,24 @@ def test_anthropics_client_asks_one_that_speaks_like_openai() -> None:
         assert receipt.timing.upstream_ns > 0
 
 
+@pytest.mark.parametrize("says_early", [True, False])
+def test_the_start_of_a_message_has_the_prompt_where_it_is_known(says_early: bool) -> None:
+    """Some tell the usage with every chunk, most at the end only: then all of it comes with the message's end."""
+    early = {"prompt_tokens": 12, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 4}}
+    first = sse({**chunk("Hello"), "usage": early}) if says_early else CHAT_TEXT[1]
+    with ScriptedUpstream(streamed(CHAT_TEXT[0], first, Do.HOLD, *CHAT_STREAM[2:])).listening() as up:
+        house, _ = passing_house(an_upstream(up.url))
+        with listening(house) as url, claude(url) as client:
+            events = iter(client.messages.create(**CLAUDE_ASKS, stream=True))
+            start = next(events)
+            assert up.held.acquire(timeout=WAIT_S)
+            up.release()
+            *_, delta, _ = events
+    at_start = (start.message.usage.input_tokens, start.message.usage.cache_read_input_tokens)
+    assert at_start == ((8, 4) if says_early else (0, 0))
+    assert (delta.usage.input_tokens, delta.usage.cache_read_input_tokens, delta.usage.output_tokens) == (8, 4, 5)
+
+
 def test_openais_client_asks_one_that_speaks_like_anthropic() -> None:
     """The reverse, with the usage as OpenAI's client knows it."""
     with ScriptedUpstream(streamed(*MESSAGES_STREAM, request_id="req_9")).listening() as up:

@@ -40,6 +40,7 @@ from taximeter.records import (
     PhaseEntered,
     PositionLogprobs,
     Prompt,
+    PromptRead,
     Request,
     Sampling,
     Served,
@@ -84,6 +85,7 @@ class _Active:
     deliver: Deliver
     samplers: list[Sampler]
     outputs: list[OutputProcessor]
+    is_prompt_told: bool = False
     events: list[Event] = field(default_factory=list[Event])
 
     def flush(self) -> None:
@@ -329,7 +331,11 @@ class EngineCore:
         ended_ns = self._clock.monotonic_ns()
         self._charge(plan.chunks, ended_ns - started_ns, self._used_uj(energy_uj))
         for sequence, pick, piece in written:
-            self._active[sequence.request_id].events.append(self._tokens_event(sequence, pick, piece, ended_ns))
+            active = self._active[sequence.request_id]
+            if not active.is_prompt_told:
+                active.is_prompt_told = True
+                active.events.append(PromptRead(at_ns=ended_ns, usage=active.state.usage().of_prompt()))
+            active.events.append(self._tokens_event(sequence, pick, piece, ended_ns))
         self._close_step(plan, ended_ns)
 
     def profile_ns(self) -> Mapping[str, int]:

@@ -30,6 +30,7 @@ from taximeter.records import (
     Dialect,
     Groups,
     Outcome,
+    PromptRead,
     Request,
     Sampling,
     Served,
@@ -188,6 +189,8 @@ class InferenceDoor:
         writer = reply.writer = self._endpoint.writer(exchange.request, call)
         async for event in exchange:
             match event:
+                case PromptRead():
+                    writer.prompt_read(event.usage)
                 case TokensGenerated():
                     await reply.stream(writer.tokens(event))
                 case ChoiceFinished():

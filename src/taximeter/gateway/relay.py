@@ -33,6 +33,7 @@ from taximeter.records import (
     Phase,
     PhaseEntered,
     Prompt,
+    PromptRead,
     Receipt,
     Request,
     Served,
@@ -421,6 +422,8 @@ class Exchange:
             case Served():
                 self._watch.enter(Phase.GATEWAY, event.at_ns)
                 self._served = event
+            case PromptRead():
+                pass  # `Served` has it too
 
     async def _record(self, error: TaximeterError | None, unmeasured_reason: str | None) -> TaximeterError | None:
         """Make the receipt. Gives what the reader is to be told."""

@@ -50,6 +50,10 @@ class AnswerWriter(ABC):
     def whole(self, usage: Usage | None) -> bytes:
         """The whole answer as one JSON body."""
 
+    def prompt_read(self, usage: Usage) -> None:  # noqa: B027 - most dialects say so at the end only
+        """What the prompt is charged, for a dialect that says so at the start of its stream. It comes before the first
+        tokens, if it comes."""
+
     @abstractmethod
     def tokens(self, event: TokensGenerated) -> bytes:
         """What these tokens add to the stream."""

@@ -55,6 +55,15 @@ class PhaseEntered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PromptRead:
+    """The whole prompt has been read: `usage` is what it is charged, and nothing yet for the answer. Told once, before
+    the first tokens, where that is known by then; `Served` says it in any case."""
+
+    at_ns: int
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCallDelta:
     """A piece of call number `index` of one choice. The first piece of each has `id` and `name`, and no arguments;
     then come the arguments, in pieces to be joined."""
@@ -116,7 +125,7 @@ class Served:
     spent_ns: Mapping[Phase, int] = field(default_factory=dict[Phase, int])
 
 
-Event = PhaseEntered | TokensGenerated | ChoiceFinished | Served
+Event = PhaseEntered | PromptRead | TokensGenerated | ChoiceFinished | Served
 
 
 class Answer(Protocol):

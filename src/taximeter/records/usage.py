@@ -109,6 +109,12 @@ class Usage:
         """Every token bucket by name, in the order they are printed."""
         return dict(zip(_LEAVES, _leaves(self), strict=True))
 
+    def of_prompt(self) -> Self:
+        """The part of it that is the prompt's, with nothing for the answer, and without the provider's own words."""
+        reasons = {name: why for name, why in self.unknown_reasons.items() if name in self.INPUT_LEAVES}
+        leaves = dict(zip(self.INPUT_LEAVES, _inputs(self), strict=True)) | dict.fromkeys(self.OUTPUT_LEAVES, 0)
+        return type(self)(**leaves, basis=self.basis, unknown_reasons=reasons)  # pyright: ignore[reportArgumentType]  # names of leaves only
+
     @property
     def input_tokens(self) -> int | None:
         """The whole prompt, cached or not."""

@@ -26,8 +26,10 @@ from taximeter.records import (
     Phase,
     PhaseEntered,
     Prompt,
+    PromptRead,
     Request,
     Served,
+    TokensGenerated,
     Usage,
 )
 from taximeter.upstreams.config import Family, Route
@@ -101,6 +103,7 @@ class TranslatedAnswer:
         self._tap: Tap = tap_for(words.dialect, streamed=True)
         self._reader = words.reader()
         self._trail = Trail()
+        self._has_tokens = False
         self._reaching: asyncio.Task[Incoming] | None = None
         self._incoming: Incoming | None = None
         self._is_cancelled = False
@@ -169,6 +172,11 @@ class TranslatedAnswer:
                 yield PhaseEntered(at_ns=at_ns, phase=Phase.GATEWAY)
                 yield PhaseEntered(at_ns=read_ns, phase=Phase.UPSTREAM)
             for event in events:
+                if isinstance(event, TokensGenerated) and not self._has_tokens:
+                    self._has_tokens = True
+                    # Most say it at the end only.
+                    if (usage := self._tap.found().usage).input_tokens is not None:
+                        yield PromptRead(at_ns=event.at_ns, usage=usage.of_prompt())
                 yield event
         yield self._served(at_ns)
 

@@ -9,7 +9,7 @@ import pytest
 
 from taximeter.engine.backend import EmbeddedAnswer
 from taximeter.errors import CapacityError, InvariantBroken, ModelNotFound, PromptTooLong, RequestError
-from taximeter.records import Event, Phase, PhaseEntered, Prompt, Request, Served, TokensGenerated
+from taximeter.records import Event, Phase, PhaseEntered, Prompt, PromptRead, Request, Served, TokensGenerated
 from tests.engine_harness import GREEDY, request, serving
 
 PROMPT = Prompt(token_ids=tuple(range(5, 25)))
@@ -40,7 +40,11 @@ async def test_an_answer_is_a_queue_a_prefill_tokens_and_an_account() -> None:
         Phase.DECODE,
     ]
     assert sum(event.new_tokens for event in events if isinstance(event, TokensGenerated)) == 5
+    [read_at] = [place for place, event in enumerate(events) if isinstance(event, PromptRead)]
+    assert read_at < min(place for place, event in enumerate(events) if isinstance(event, TokensGenerated))
     assert isinstance(events[-1], Served)
+    assert events[read_at].usage == events[-1].usage.of_prompt()
+    assert (events[read_at].usage.input_tokens, events[read_at].usage.output_tokens) == (20, 0)
     assert events[-1].served_by == "embedded"
     stamps = [event.at_ns for event in events]
     assert stamps == sorted(stamps)

@@ -77,7 +77,8 @@ class _MessageStop(msgspec.Struct, tag_field="type", tag="message_stop"):
 
 _Event = _MessageStart | BlockEvent | _MessageDelta | _MessageStop
 
-# The counts of a stream are of what was counted until then: at its start, nothing.
+# The counts of a stream are of what was counted until then: at its start the prompt, if that, and none of the answer.
+# Whatever is not known by then comes with the end.
 _NOTHING_COUNTED = _Usage(input_tokens=0, cache_creation_input_tokens=0, cache_read_input_tokens=0, output_tokens=0)
 
 
@@ -96,6 +97,7 @@ class _MessagesWriter(AnswerWriter):
         self._blocks = BlockSequence()
         self._is_open = False
         self._stop = _Stop(None, None)
+        self._counted = _NOTHING_COUNTED
 
     def whole(self, usage: Usage | None) -> bytes:
         (events,) = self._kept.values()
@@ -108,6 +110,9 @@ class _MessagesWriter(AnswerWriter):
                 written += self._blocks.take("", event.text, ())
         blocks = whole_blocks([*written, *self._blocks.close()])
         return _encode(self._message(blocks, stop, _usage(usage)))
+
+    def prompt_read(self, usage: Usage) -> None:
+        self._counted = _usage(usage)
 
     def tokens(self, event: TokensGenerated) -> bytes:
         return self._opening() + _framed(self._blocks.take(event.reasoning, event.text, event.calls))
@@ -123,7 +128,7 @@ class _MessagesWriter(AnswerWriter):
         if self._is_open:
             return b""
         self._is_open = True
-        return _framed([_MessageStart(self._message((), _Stop(None, None), _NOTHING_COUNTED))])
+        return _framed([_MessageStart(self._message((), _Stop(None, None), self._counted))])
 
     def _message(self, content: Sequence[Block], stop: _Stop, usage: _Usage) -> _Message:
         return _Message(
