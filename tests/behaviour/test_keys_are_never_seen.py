@@ -88,6 +88,9 @@ def test_keys_are_never_seen(taximeter_home: Path) -> None:
                         body = asking(model=model, stream=True) | said
                         asks = [{"x-answer": str(number)} for number in range(7)]
                         seen += [shown(client.post(CHAT, json=body, headers=headers)) for headers in asks]
+                    beside = {"x-taximeter-key": GATEWAY_KEY, "authorization": f"Bearer {CLIENT_KEY}"}
+                    asks_with_both = [{**beside, "x-answer": str(number)} for number in range(7)]
+                    seen += [shown(client.post(CHAT, json=body, headers=headers)) for headers in asks_with_both]
                     seen.append(shown(client.post(MESSAGES, json=asking_messages() | said)))
                     seen.append(shown(httpx.post(url + CHAT, json=asking(), headers={"x-api-key": CLIENT_KEY})))
                     seen.append(shown(client.post(CHAT, content=b'{"model": ')))
@@ -101,9 +104,13 @@ def test_keys_are_never_seen(taximeter_home: Path) -> None:
             finally:
                 process.kill()
             seen.append(process.communicate(timeout=WAIT_S)[0])
-    assert len(up.books) >= 2 * 7 + 2
+    assert len(up.books) >= 3 * 7 + 2
+    with_both = [asked for asked in up.books if asked.headers.get("authorization") == f"Bearer {CLIENT_KEY}"]
+    told = {asked.headers["x-answer"] for asked in with_both}
+    assert len(told) == 7, "a caller's own key is for the upstream that has none, and for nobody else"
+    assert all("x-taximeter-key" not in asked.headers for asked in up.books)
     assert up.books[0].headers["authorization"] == f"Bearer {UPSTREAM_KEY}"
-    assert CLIENT_KEY not in repr([asked.headers for asked in up.books])
+    assert CLIENT_KEY not in repr([asked.headers for asked in up.books if asked not in with_both])
     assert GATEWAY_KEY not in repr([asked.headers for asked in up.books])
     written = {path: path.read_bytes() for path in taximeter_home.rglob("*") if path.is_file()}
     assert any(b"SQLite" in content for content in written.values())

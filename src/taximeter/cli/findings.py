@@ -179,7 +179,10 @@ def _of_upstreams(settings: Settings, network: Network, file: _File) -> Iterator
             how = 'provider = "openai" for published prices, or machine_rate = "2.50/h" for a machine of your own'
             yield file.warning("its receipts will have no cost", how, *place)
         if upstream.key is None and settings.api_key is not None and not _is_own(upstream):
-            why = "callers show this gateway's own key, which is not sent on: it gets no key at all"
+            why = (
+                "it has no key, and callers show this gateway's, which is not sent on: they must send that as "
+                "x-taximeter-key, and their own for it as usual"
+            )
             yield file.warning(why, 'key = "env:NAME"', *place)
         elif upstream.key is None and not _is_own(upstream):
             why = (

@@ -37,7 +37,7 @@ from taximeter.providers.bodies import model_named_in
 from taximeter.records import Dialect, Receipt, new_id, to_json
 from taximeter.upstreams.config import Route as Way
 from taximeter.upstreams.dispatch import Dispatcher, Trail
-from taximeter.upstreams.headers import KEY_HEADERS
+from taximeter.upstreams.headers import KEY_HEADERS, Headers
 from taximeter.upstreams.secrets import concealed, keys_shown
 
 _log = logging.getLogger(__name__)
@@ -45,6 +45,7 @@ _log = logging.getLogger(__name__)
 _MAX_PAGE_RECEIPTS = 1000
 _ID = re.compile(r"[a-z]+_[0-9a-z]{22}")  # as `records.new_id` makes them
 _PORT = re.compile(r":[0-9]*$")
+_KEY_HEADER = b"x-taximeter-key"
 
 
 def build_app(
@@ -138,26 +139,15 @@ class _Door:
             if not self._is_meant(scope):
                 app = _respond(scope, _strange_host())
             elif self._key is not None and scope["path"] != "/healthz":
-                if not self._has_key(scope, self._key):
+                is_open, scope["headers"] = _unlocked(scope["headers"], self._key)
+                if not is_open:
                     app = _respond(scope, _no_key())
-                # It is ours, and nobody else's business.
-                scope["headers"] = [header for header in scope["headers"] if header[0] not in KEY_HEADERS]
             await app(scope, receive, send_with_id)
         except asyncio.CancelledError:
             # The server ends connections that outlast its patience. The exchange has its own task, and its receipt.
             _log.warning("request %s: its client was cut off, the server is going down", arrival.request_id)
         except Exception:  # noqa: BLE001 - the last net: the server outlives every request
             _log.exception("request %s broke the gateway", arrival.request_id)
-
-    @staticmethod
-    def _has_key(scope: Scope, key: bytes) -> bool:
-        shown = [
-            value[7:].strip() if name == b"authorization" and value[:7].lower() == b"bearer " else value
-            for name, value in scope["headers"]
-            if name in KEY_HEADERS
-        ]
-        matches = [hmac.compare_digest(each, key) for each in shown]  # all of them, so that it takes the same time
-        return any(matches)
 
     def _is_meant(self, scope: Scope) -> bool:
         """Whether every name the request has for this server is one of ours. Browsers give one, always."""
@@ -291,6 +281,24 @@ class _Pages:
         return None if time is None else self._meter.statement(time, charged_ns=charged_ns)
 
 
+def _unlocked(headers: Headers, key: bytes) -> tuple[bool, Headers]:
+    """Whether `key` is among the headers, and all but it: it is ours, and nobody else's business. Under a name of our
+    own it leaves those under which keys usually come to the caller's key for whoever answers; else they are dropped."""
+    named = [value for name, value in headers if name == _KEY_HEADER]
+    shown = named or [_bare(name, value) for name, value in headers if name in KEY_HEADERS]
+    matches = [hmac.compare_digest(each, key) for each in shown]  # all of them, so that it takes the same time
+    kept = [
+        (name, value)
+        for name, value in headers
+        if name not in KEY_HEADERS or (named and not hmac.compare_digest(_bare(name, value), key))
+    ]
+    return any(matches), kept
+
+
+def _bare(name: bytes, value: bytes) -> bytes:
+    return value[7:].strip() if name == b"authorization" and value[:7].lower() == b"bearer " else value
+
+
 def _read_groups_of_path(scope: Scope) -> RequestError | None:
     """Take what a request belongs to out of its path and lay it to its headers, where those say nothing else. Gives
     what is wrong with it."""
@@ -348,7 +356,8 @@ def _no_key() -> DoorError:
         401,
         "invalid_api_key",
         "this gateway asks for a key, and the request shows none or a wrong one",
-        hint="send the key that the gateway was started with as `authorization: Bearer KEY` or `x-api-key: KEY`",
+        hint="send the key that the gateway was started with as `authorization: Bearer KEY` or `x-api-key: KEY`, or as "
+        "`x-taximeter-key: KEY` beside a key of your own for whoever answers",
     )
 
 

@@ -14,11 +14,11 @@ from typing import Any, Final, Protocol, TypeVar
 
 from taximeter.errors import RequestError
 from taximeter.grouping.context import ambient_groups, current_groups, current_scope
-from taximeter.grouping.door import GatewayDoor, base_of, header_fields
+from taximeter.grouping.door import OWN_KEY_HEADER, GatewayDoor, base_of, header_fields
 
 _log = logging.getLogger("taximeter")
 
-_KEY_HEADERS: Final = ("authorization", "x-api-key")
+_KEY_HEADERS: Final = (OWN_KEY_HEADER, "authorization", "x-api-key")
 _Client = TypeVar("_Client")
 
 

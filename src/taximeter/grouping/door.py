@@ -25,6 +25,8 @@ from taximeter.records import Groups
 _PATIENCE_S: Final = 5.0
 _LONGEST_ANSWER_BYTES: Final = 1 << 20
 _KINDS: Final = ("task", "run", "session")
+OWN_KEY_HEADER: Final = "x-taximeter-key"
+"""The gateway's own key, beside which a provider's can be shown as usual."""
 # What clients have behind the gateway's own URL: groups, and the API's own paths.
 _PATH: Final = re.compile(
     r"(?P<before>.*?)(?:/(?:task|run|session)/[^/]+|/label/[^/]+/[^/]+)*(?:/v1(?:/.*)?)?", re.DOTALL
@@ -65,7 +67,7 @@ class GatewayDoor:
         from taximeter.upstreams.secrets import read_secret  # noqa: PLC0415  # few gateways ask for a key
 
         secret = read_secret(where, os.environ if environ is None else environ, base=Path())
-        return cls(url=base_of(url), key=("authorization", f"Bearer {secret.reveal()}"))
+        return cls(url=base_of(url), key=(OWN_KEY_HEADER, secret.reveal()))
 
     def finish(self, task: str, *, succeeded: bool, labels: Mapping[str, str] | None = None) -> None:
         """Say that the task has ended. Raises UpstreamError when the gateway does not take it."""

@@ -147,7 +147,7 @@ def test_an_open_door_needs_a_key(home: Path, capsys: pytest.CaptureFixture[str]
     (home / "taximeter.toml").write_text('host = "0.0.0.0"\n' + own + UPSTREAM.replace('key = "env:KEY"\n', "") + ROUTE)
     code, errors, warnings = check(capsys)
     assert (code, errors) == (0, [])
-    assert "it gets no key at all" in str(warnings)
+    assert "they must send that as x-taximeter-key" in str(warnings)
 
 
 @contextmanager
