@@ -143,6 +143,29 @@ def test_calls_and_their_results():
     )
 
 
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("no such file", "Error: no such file"),
+        ("Error: no such file", "Error: no such file"),
+        ("<tool_use_error>No such file</tool_use_error>", "<tool_use_error>No such file</tool_use_error>"),
+        ("FAILED tests/a.py", "FAILED tests/a.py"),
+        ("Terror in the theatre: not found", "Error: Terror in the theatre: not found"),
+        ("", "Error"),
+        (None, "Error"),
+        ([], "Error"),
+        ([text("no"), text("more")], ("Error: no", "more")),
+        ([PIXEL], ("Error", Image(data="aGk=", media_type="image/png"))),
+    ],
+)
+def test_a_tool_that_failed_says_so_once(content: object, told: object):
+    """In words, because whoever reads it has no other mark for that; where it says so itself nothing is added."""
+    call = {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": content, "is_error": True}
+    read = messages(USER, said(call, role="assistant"), said(result))[2]
+    assert read.content == told
+
+
 def test_thinking_is_dropped_from_the_history():
     """It is signed for who thought it. What is left of the turn stays, and so does the order of turns."""
     thought = {"type": "thinking", "thinking": "hm", "signature": "s"}

@@ -8,6 +8,7 @@ follow each other are one turn, as at Anthropic.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ from taximeter.providers.schemas import check_depth
 from taximeter.providers.toolboxes import check_tool_name
 from taximeter.records import Image, Message, ToolCall
 
-_FAILED = "Error: "  # records have no mark for a tool that failed; the model is told in words
+_SAYS_SO = re.compile(r"\W*(?:tool_use_)?(?:error|exception|traceback|fail)", re.IGNORECASE)
 
 
 class _Source(msgspec.Struct):
@@ -152,8 +153,19 @@ def _result(block: _Block, at: str) -> Message:
         inner = _converted(block.content, list[_Inner], f"{at}.content")
         parts = [_part(part, f"{at}.content[{index}]") for index, part in enumerate(inner)]
     if block.is_error:
-        parts = [_FAILED + parts[0], *parts[1:]] if parts and isinstance(parts[0], str) else [_FAILED, *parts]
+        parts = _failed(parts)
     return Message(role="tool", content=_content(parts), tool_call_id=_given(block.tool_use_id, f"{at}.tool_use_id"))
+
+
+def _failed(parts: _Parts) -> _Parts:
+    """The same result, which says that it is a failure. Neither OpenAI's dialect nor a chat template has a mark for
+    that beside the text, and a model that is not told takes the text for what it asked for. Where it says so itself, as
+    agents' tools mostly do, it stays as it is."""
+    first = parts[0] if parts and isinstance(parts[0], str) else ""
+    if _SAYS_SO.match(first):
+        return parts
+    rest = parts[1:] if first or (parts and isinstance(parts[0], str)) else parts
+    return [f"Error: {first}" if first else "Error", *rest]
 
 
 def _part(block: _Block | _Inner, at: str) -> str | Image:
