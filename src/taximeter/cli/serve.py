@@ -188,6 +188,11 @@ class Lines:
         """Made when there is something to print: the server listens before that."""
         return out()
 
+    @cached_property
+    def _is_terminal(self) -> bool:
+        """Asked once: each question to the system lets go of the interpreter, and taking it back holds up traffic."""
+        return sys.stdout.isatty()
+
     def greet(self, url: str) -> None:
         from taximeter import __version__  # noqa: PLC0415  # reads the installation's metadata
 
@@ -220,7 +225,7 @@ class Lines:
     def _show_plain_or_bold(self, *parts: str | tuple[str, str]) -> None:
         """One line. What draws on terminals takes as long to import as a first token takes to come, and requests may be
         on their way already: a file or a pipe, which shows no bold, does without."""
-        if sys.stdout.isatty():
+        if self._is_terminal:
             from rich.text import Text  # noqa: PLC0415  # as in `console`
 
             self._console.print(Text.assemble(*parts), soft_wrap=True)
@@ -249,7 +254,7 @@ class Lines:
     def receipt(self, receipt: Receipt) -> None:
         from taximeter.cli.receipt_view import receipt_line, receipt_text  # noqa: PLC0415
 
-        if sys.stdout.isatty():
+        if self._is_terminal:
             self._console.print(receipt_line(receipt), soft_wrap=True)
         else:
             sys.stdout.write(receipt_text(receipt) + "\n")
