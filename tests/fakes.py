@@ -267,6 +267,7 @@ class MemoryLedger:
         self.kept: list[Receipt] = []
         self.broken: Exception | None = None
         self.away: str | None = None
+        self.lost_before: int | None = 0
         self.stuck = False
         self.closed = False
         self.accepted = 0

@@ -47,6 +47,15 @@ class Server:
         self._run("pg_ctl", "--wait", f"--mode={mode}", "stop")
 
     @contextmanager
+    def stopped(self) -> Generator[None]:
+        """It is not running."""
+        self.stop()
+        try:
+            yield
+        finally:
+            self.start()
+
+    @contextmanager
     def frozen(self) -> Generator[None]:
         """Every process of it is stopped in its tracks: connections stay open, and nobody answers."""
         everybody = self._processes()

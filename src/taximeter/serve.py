@@ -111,7 +111,7 @@ class House:
         tariffs = {**shared, **_published(settings, network)}
         settler = Settler(machine=machine, comparison=_comparison(settings), tariffs=tariffs)
         with contextlib.ExitStack() as undo, without_collecting():
-            ledger = Ledger.open(settings.ledger_url, spool=settings.spool_dir)
+            ledger = Ledger.open(settings.ledger_url, spool=settings.spool_dir, may_be_away=True)
             undo.callback(ledger.close)
             options = EngineOptions(
                 step_tokens=settings.step_tokens,
@@ -196,6 +196,7 @@ def _sources(
         in_flight=lambda: relay.in_flight,
         ledger=ledger.counts,
         receipts_lost=lambda: relay.receipts_lost,
+        lost_before=lambda: ledger.lost_before,
         machines=bills,
         breaker=breaker,
         engine=None if engine is None else engine.load_now,

@@ -228,6 +228,7 @@ class _Pages:
                     "written": counts.written,
                     "spooled": counts.spooled,
                     "lost": lost,
+                    "lost_before": self._ledger.lost_before,
                 },
             }
         )

@@ -148,6 +148,7 @@ class Relay:
     async def refuse(self, request: Request, error: TaximeterError, *, receipt_id: str) -> Receipt:
         """Write the receipt of a request that never reached a backend, because of `error`."""
         watch = Stopwatch(request.received_ns)
+        self.begin(request, receipt_id)
         with self._deciding():
             return await self._record_unserved(request, receipt_id, watch, Outcome.REFUSED, described(error))
 

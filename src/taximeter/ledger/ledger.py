@@ -25,14 +25,15 @@ from typing import TYPE_CHECKING, Self
 from taximeter.clock import SYSTEM_CLOCK, Clock
 from taximeter.errors import LedgerError
 from taximeter.ledger import migrations
-from taximeter.ledger.database import Database, Living, Session, as_ledger_error, database_at
+from taximeter.ledger.database import Away, Database, Living, Session, as_ledger_error, database_at
 from taximeter.ledger.journal import Journal
 from taximeter.ledger.keeper import Keeper, drain
+from taximeter.ledger.late import LateDatabase, NoSession, may_come_back
 from taximeter.ledger.liveness import WriterLock, WriterLocks
 from taximeter.ledger.spool import JOURNAL, SPOOL, Spool, writers_with_spools
 from taximeter.ledger.sqlite import Sqlite
 from taximeter.ledger.totals import GroupTotals, UsageTotals
-from taximeter.ledger.transactions import interrupt, losses, tell_loss, writers_with_notes
+from taximeter.ledger.transactions import interrupt, losses, tell_loss, unheard_of, writers_with_notes
 from taximeter.ledger.writer import LedgerCounts, Writer
 from taximeter.records import Receipt, Request, Task, new_id
 
@@ -48,7 +49,8 @@ _ADOPTED_CHUNK = 500
 class Ledger:
     """A database of receipts. Safe to use from many threads, and to have open in many processes at once.
 
-    `lost_before` is how many receipts were lost by processes that have ended, as far as they could tell.
+    `lost_before` is how many receipts were lost by processes that have ended, as far as they could tell; None until the
+    database, which may be away, has been seen.
     """
 
     def __init__(
@@ -56,19 +58,19 @@ class Ledger:
         database: Database,
         writer: Writer,
         keeper: Keeper,
-        living: Living,
+        arrival: _Arrival,
+        lock: WriterLock,
         on_close: ExitStack,
         *,
         busy_timeout_s: float,
-        lost_before: int,
     ) -> None:
         """For `open` only."""
-        self.lost_before = lost_before
         self._database = database
         self._busy_timeout_s = busy_timeout_s
         self._writer = writer
         self._keeper = keeper
-        self._living = living
+        self._arrival = arrival
+        self._lock = lock
         self._on_close = on_close
         self._reader: Reader | None = None
         self._making_reader = threading.Lock()
@@ -86,6 +88,7 @@ class Ledger:
         patience_s: float = 1.0,
         busy_timeout_s: float = 30.0,
         spool_bytes: int = _SPOOL_BYTES,
+        may_be_away: bool = False,
     ) -> Self:
         """Open the ledger at `url`, making it and its folders when they are missing.
 
@@ -93,8 +96,9 @@ class Ledger:
         What processes that have died left in spools is written here, and requests that they had in flight get their
         `interrupted` receipts. `patience_s` is how long a write waits for the database before it goes to a spool of at
         most `spool_bytes`: beside a file, and in the folder `spool` for Postgres. `busy_timeout_s` is how long opening
-        and reading wait, and how long `close` goes on trying. Raises ConfigError for another kind of URL, LedgerError
-        when the database cannot be used, is not a ledger, or is a newer Taximeter's.
+        and reading wait, and how long `close` goes on trying. With `may_be_away` a database that does not answer just
+        now keeps nobody waiting: writing goes to the spool until it does, and asking raises. Raises ConfigError for
+        another kind of URL, LedgerError when the database cannot be used, is not a ledger, or is a newer Taximeter's.
         """
         with ExitStack() as undo:
             database = database_at(url, spool=spool)
@@ -107,37 +111,52 @@ class Ledger:
             own_spool = Spool(database.folder, writer_id, most_bytes=spool_bytes)
             journal = _journal(database, writer_id, spool_bytes) if database.is_on_this_disk else None
             locks = WriterLocks(database.folder)
+            arrival = _Arrival(database, locks, writer_id, clock)
+            away: Away | None = None
             try:
                 # Whose URL names a file names its folder too.
                 database.folder.parent.mkdir(parents=True, exist_ok=True)
                 with locks.opening():
                     # One after the other: of two that make a new file's log at once, one is told that it is locked.
-                    session = database.session(patience_s=busy_timeout_s)
-                    undo.callback(session.close)
-                    lost_before = _get_ready(database, session, locks, clock)
                     lock = locks.join(writer_id)
                     undo.callback(_leave, locks, lock, own_spool, journal)
-                    living = undo.enter_context(database.join(writer_id, locks, partial(_bury, clock)))
-                    _bury_the_dead(session, living, clock)
+                    undo.callback(arrival.leave)
+                    try:
+                        session, seen = arrival.first_session(patience_s=busy_timeout_s), database
+                    except Away as error:
+                        if not (may_be_away and may_come_back(error)):
+                            raise
+                        session, seen, away = NoSession(error), arrival.awaited(), error
+                    undo.callback(session.close)
             except OSError as error:
                 raise as_ledger_error(error, database.name) from error
             writer = Writer(database.name, writer_id, lock.tell_lost, journal=journal)
-            keeper = Keeper(database, session, own_spool, patience_s=patience_s, on_drained=writer.drained)
+            keeper = Keeper(seen, session, own_spool, patience_s=patience_s, on_drained=writer.drained)
             undo.callback(_end_writing, keeper, journal, lock, writer_id, clock)
+            if away is not None:
+                keeper.keep([])  # so that it looks for the database before there is anything to write
             writer.start(keeper)
             undo.callback(writer.close, patience_s=busy_timeout_s)
-            return cls(
-                database, writer, keeper, living, undo.pop_all(), busy_timeout_s=busy_timeout_s, lost_before=lost_before
-            )
+            return cls(database, writer, keeper, arrival, lock, undo.pop_all(), busy_timeout_s=busy_timeout_s)
+
+    @property
+    def lost_before(self) -> int | None:
+        """See the class."""
+        return self._arrival.lost_before
 
     def begin(self, request: Request, receipt_id: str, *, journaled: bool = False) -> Future[None]:
         """Note that `request` is in flight; should this process die, the next one writes its receipt, under
         `receipt_id`, which the client may have been told.
 
-        The future resolves when the note outlives this process (a power cut it may not), or holds a LedgerError.
-        `journaled` is as for `append`. Raises LedgerError after `close`.
+        The future resolves when the note outlives this process (a power cut it may not), or holds a LedgerError. Should
+        the process die before that, the next one counts the request as lost. `journaled` is as for `append`. Raises
+        LedgerError after `close`.
         """
-        return self._writer.begin(request, receipt_id, journaled=journaled)
+        begun = self._writer.begin(request, receipt_id, journaled=journaled)
+        if not begun.done() or begun.exception() is not None:  # most are in the journal by now
+            self._lock.doubt(request.id)
+            begun.add_done_callback(lambda done: None if done.exception() else self._lock.believe(request.id))
+        return begun
 
     def append(self, receipt: Receipt, *, journaled: bool = False) -> Future[None]:
         """Write `receipt` and clear its request's note, both or neither.
@@ -151,7 +170,10 @@ class Ledger:
         not notice; others see it a tenth of a second later. Only for a request's first receipt: what breaks the
         ledger's rules is known to the database alone, and then counted as lost, and logged.
         """
-        return self._writer.append(receipt, journaled=journaled)
+        appended = self._writer.append(receipt, journaled=journaled)
+        if self._lock.doubts(receipt.request.id):  # its note is not there yet, or could not be written
+            appended.add_done_callback(lambda _: self._lock.believe(receipt.request.id))
+        return appended
 
     def finish_task(
         self, name: str, succeeded: bool, at: datetime, *, labels: Mapping[str, str] | None = None
@@ -263,6 +285,53 @@ class Ledger:
             return self._reader
 
 
+class _Arrival:
+    """What is done once, when the database is seen for the first time: tables are made, the dead's affairs settled, and
+    this process joins the living."""
+
+    def __init__(self, database: Database, locks: WriterLocks, writer_id: str, clock: Clock) -> None:
+        self.lost_before: int | None = None
+        self.living: Living | None = None
+        self._database = database
+        self._locks = locks
+        self._writer_id = writer_id
+        self._clock = clock
+        self._joined = ExitStack()
+
+    def first_session(self, *, patience_s: float) -> Session:
+        """One with the database, which is ready then. Only while `opening`. Raises Away, with nothing left open."""
+        session = self._database.session(patience_s=patience_s)
+        try:
+            self.get_ready(session)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def get_ready(self, session: Session) -> None:
+        """Do it. Only while `opening`. What was left half done is done again at the next try."""
+        lost_before = _get_ready(self._database, session, self._locks, self._clock)
+        with ExitStack() as undo:
+            bury = partial(_bury, self._clock)
+            living = undo.enter_context(self._database.join(self._writer_id, self._locks, bury))
+            _bury_the_dead(session, living, self._clock)
+            self._joined = undo.pop_all()
+        self.lost_before, self.living = lost_before, living
+
+    def awaited(self) -> LateDatabase:
+        """The database, which gets ready when it comes."""
+
+        def get_ready(session: Session) -> None:
+            with self._locks.opening():
+                self.get_ready(session)
+
+        return LateDatabase(self._database, get_ready)
+
+    def leave(self) -> None:
+        """Be no longer among those that others see."""
+        self._joined.close()
+
+
 def _get_ready(database: Database, session: Session, locks: WriterLocks, clock: Clock) -> int:
     """Bring the tables up to date, and take over what dead processes of this machine left beside the database; how many
     receipts were lost before."""
@@ -275,10 +344,10 @@ def _get_ready(database: Database, session: Session, locks: WriterLocks, clock: 
             continue
         try:
             _adopt(session, database.folder, writer_id, clock)
-            if lock.lost:
-                _log.error("%d receipts were LOST by a process that has ended (%s)", lock.lost, writer_id)
+            if lost := lock.lost + unheard_of(session, lock.in_doubt):
+                _log.error("%d receipts were LOST by a process that has ended (%s)", lost, writer_id)
                 with session.transaction():
-                    tell_loss(session, writer_id, lock.lost, clock.utc_now())
+                    tell_loss(session, writer_id, lost, clock.utc_now())
         except BaseException:
             lock.let_go()  # and leave it for the next one
             raise

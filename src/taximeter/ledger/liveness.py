@@ -1,14 +1,16 @@
 """Who is writing: one lock file per process in the ledger's folder, held for as long as the process lives.
 
 The operating system frees a lock when its holder dies, however it dies; so a lock that can be taken belongs to nobody
-who could still finish what it began. In the file stands how many receipts its holder has lost: room for that is made
-while there is some. Owns: the lock files. Refuses to know: the database.
+who could still finish what it began. In the file stands how many receipts its holder has lost, and which requests it
+has taken up that nothing durable speaks of yet: room for that is made while there is some. What was written there
+outlives the process, though not a power cut. Owns: the lock files. Refuses to know: the database.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import time
 import weakref
 from collections.abc import Generator
@@ -22,6 +24,8 @@ _SUFFIX = ".lock"
 _PATIENCE_S = 60.0
 _PAUSE_S = 0.01
 _LOST_DIGITS = 20
+_ID_BYTES = 64  # of a request; ours have 26
+_IDS_AT_FIRST = 256
 
 
 class WriterLock:
@@ -30,6 +34,9 @@ class WriterLock:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor: int | None = None
+        self._places: dict[str, int] = {}  # where the requests that are in doubt stand
+        self._free: list[int] = []
+        self._changing = threading.Lock()
 
     def take(self) -> bool:
         """Whether it is ours from now on: not if somebody has it, in this process or another."""
@@ -56,6 +63,48 @@ class WriterLock:
         if self._descriptor is not None:
             with suppress(OSError):
                 os.pwrite(self._descriptor, b"%0*d" % (_LOST_DIGITS, receipts), 0)
+
+    @property
+    def in_doubt(self) -> list[str]:
+        """The requests that whoever had this lock has left in doubt. Only while it is ours."""
+        if self._descriptor is None:
+            return []
+        told = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
+        ids = (told[at : at + _ID_BYTES].rstrip(b"\0") for at in range(_ID_BYTES, len(told), _ID_BYTES))
+        return [each.decode("utf-8", "replace") for each in ids if each]
+
+    def doubt(self, request_id: str) -> None:
+        """Should this process die now, nobody would know of the request but for this. As well as can be."""
+        with self._changing:
+            if request_id in self._places:
+                return
+            if not self._free:
+                known = len(self._places)
+                self._free = list(range(known + _IDS_AT_FIRST, known, -1))
+            place = self._places[request_id] = self._free.pop()
+            self._put(place, request_id.encode()[:_ID_BYTES])
+
+    def doubts(self, request_id: str) -> bool:
+        """Whether it is in doubt still."""
+        return request_id in self._places
+
+    def believe(self, request_id: str) -> None:
+        """Now somebody would, or its loss is told of otherwise."""
+        with self._changing:
+            if (place := self._places.pop(request_id, None)) is not None:
+                self._free.append(place)
+                self._put(place, b"")
+
+    def make_room(self) -> None:
+        """So that there is some when the disk is full."""
+        if self._descriptor is not None:
+            with suppress(OSError):
+                os.pwrite(self._descriptor, bytes(_IDS_AT_FIRST * _ID_BYTES), _ID_BYTES)
+
+    def _put(self, place: int, request_id: bytes) -> None:
+        if self._descriptor is not None:
+            with suppress(OSError):
+                os.pwrite(self._descriptor, request_id.ljust(_ID_BYTES, b"\0"), place * _ID_BYTES)
 
     def let_go(self) -> None:
         """Give it back; nothing happens if it was given back already."""
@@ -106,6 +155,7 @@ class WriterLocks:
         lock = self._lock(writer_id)
         lock.take()
         lock.tell_lost(0)
+        lock.make_room()
         return lock
 
     def leave(self, lock: WriterLock) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -297,6 +297,12 @@ def tell_loss(session: Session, writer_id: str, receipts: int, at: datetime) -> 
 def losses(session: Session) -> int:
     """All receipts that were lost by processes that have ended."""
     return int(session.ask("SELECT coalesce(sum(receipts), 0) FROM losses")[0][0])
+
+
+def unheard_of(session: Session, request_ids: Iterable[str]) -> int:
+    """How many of these requests have neither a receipt nor a note."""
+    noted = "SELECT 1 FROM in_flight WHERE request_id = ?"
+    return sum(_first_receipt(session, each) is None and not session.ask(noted, each) for each in request_ids)
 
 
 def writers_with_notes(session: Session) -> set[str]:

@@ -40,6 +40,7 @@ class Moment:
     sums: Sums
     in_flight: int
     ledger: LedgerCounts
+    lost_before: int | None
     breakers: Mapping[str, BreakerState]
     machines: Mapping[str, MachineStatement]
     engine: EngineLoad | None
@@ -235,6 +236,11 @@ def _of_the_house(moment: Moment) -> Iterator[Metric]:
     )
     yield _counter("taximeter_ledger_written_receipts", "Receipts in the database.", {(): ledger.written})
     yield _counter("taximeter_ledger_lost_receipts", "Receipts that nobody has.", {(): ledger.lost})
+    yield _gauge(
+        "taximeter_ledger_lost_before_receipts",
+        "Receipts that processes lost which have ended, as the ledger was told; nothing until it has been seen.",
+        {} if moment.lost_before is None else {(): float(moment.lost_before)},
+    )
     yield _gauge("taximeter_ledger_waiting_receipts", "Receipts on their way there.", {(): float(ledger.waiting)})
     spooled = {(): float(ledger.spooled)}
     yield _gauge(

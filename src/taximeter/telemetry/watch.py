@@ -30,13 +30,15 @@ from taximeter.upstreams.config import Network
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     """What is looked at when somebody looks. `breaker` says how an upstream's stands; `ledger` counts receipts, and
-    `receipts_lost` those that were lost before the ledger had them; `machines` are the bills of machines with a rate;
+    `receipts_lost` those that were lost before the ledger had them, `lost_before` those that earlier processes lost,
+    None while that is not known; `machines` are the bills of machines with a rate;
     `engine` is our own engine's load, None where there is none."""
 
     models: Callable[[], Sequence[str]]
     in_flight: Callable[[], int]
     ledger: Callable[[], LedgerCounts]
     receipts_lost: Callable[[], int]
+    lost_before: Callable[[], int | None]
     machines: Callable[[], Mapping[str, MachineStatement]]
     breaker: Callable[[str], BreakerState]
     engine: Callable[[], EngineLoad] | None = None
@@ -94,6 +96,7 @@ class Watch:
             sums=self._tally.sums(),
             in_flight=sources.in_flight(),
             ledger=replace(counts, accepted=counts.accepted + lost, lost=counts.lost + lost),
+            lost_before=sources.lost_before(),
             breakers={name: sources.breaker(name) for name in self._network.upstreams},
             machines=sources.machines(),
             engine=None if sources.engine is None else sources.engine(),

@@ -41,7 +41,7 @@ async def test_health_counts_receipts():
     assert health["status"] == "degraded"
     assert health["version"] == __version__
     assert health["models"] == ["fake", "fake/base"]
-    assert health["receipts"] == {"accepted": 2, "written": 1, "spooled": 0, "lost": 1}
+    assert health["receipts"] == {"accepted": 2, "written": 1, "spooled": 0, "lost": 1, "lost_before": 0}
     assert health["in_flight"] == 0
 
 

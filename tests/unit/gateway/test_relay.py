@@ -433,6 +433,7 @@ async def test_closing_waits_for_refusals_that_are_being_written():
     for _ in range(10):
         await asyncio.sleep(0)
     assert not closing.done()
+    world.ledger.answer()  # that it began
     world.ledger.answer()
     await closing
     assert (await refusing) is world.ledger.receipt("rcpt_mine")

@@ -98,6 +98,20 @@ def _write(ledger: Ledger) -> None:
         threading.Thread(target=work).start()
 
 
+def _doubt(ledger: Ledger) -> None:
+    """Takes three requests up as usual; then three hundred whose notes never get anywhere: the writer is stuck."""
+    for _ in range(3):
+        request = a_request()
+        ledger.begin(request, f"rcpt_of_{request.id}").result()
+        _say(f"noted {request.id}")
+    with ledger._keeper._keeping:
+        for _ in range(300):
+            request = a_request()
+            ledger.begin(request, f"rcpt_of_{request.id}")
+            _say(f"taken {request.id}")
+        threading.Event().wait()
+
+
 def _main(name: str, url: str, spool: str) -> None:
     _say("up")
     if name == "open":  # all at once, when the parent says so
@@ -112,6 +126,8 @@ def _main(name: str, url: str, spool: str) -> None:
             _hold(ledger)
         case "fork":
             _fork(ledger)
+        case "doubt":
+            _doubt(ledger)
         case "outlive":
             _outlive(ledger)
         case "journal":

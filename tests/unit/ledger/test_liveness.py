@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from taximeter.clock import FakeClock
 from taximeter.errors import LedgerError
 from taximeter.ledger import Ledger, liveness, sqlite
+from taximeter.ledger.transactions import NewRequest
 from taximeter.records import Outcome
 from tests.unit.ledger.children import child
 from tests.unit.ledger.conftest import Open
@@ -144,3 +146,60 @@ def test_processes_that_open_at_once_make_one_ledger(url: str, reopen: Open, tmp
             assert process.stdout.readline() == "opened\n"
         with reopen() as ledger:
             assert len(ledger.receipts()) == 3
+
+
+def test_what_a_killed_process_took_up_and_nothing_speaks_of_is_counted(
+    url: str, reopen: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its notes were on their way when it died: exactly those, also when it is told of again and again. A note that
+    was durable is an interrupted receipt instead."""
+    with child("doubt", url, tmp_path / "spool") as process:
+        assert process.stdout is not None
+        said = [process.stdout.readline().split() for _ in range(1 + 3 + 300)]
+        assert said[-1][0] == "taken"
+        process.kill()
+        process.wait()
+    noted = {word[1] for word in said if word[0] == "noted"}
+    with reopen() as ledger:
+        found = ledger.receipts(1_000)
+        assert {receipt.request.id for receipt in found} == noted
+        assert {receipt.outcome for receipt in found} == {Outcome.INTERRUPTED}
+        assert ledger.lost_before == 300
+        assert [file.name for file in ledger._database.folder.glob("*.lock")] != []
+    assert "300 receipts were LOST" in caplog.text
+    with reopen() as ledger:
+        assert ledger.lost_before == 300
+
+
+def test_an_orderly_end_leaves_nothing_in_doubt(reopen: Open) -> None:
+    """Nor does a request that is over, nor many at once, in the file that the next one would read."""
+    with reopen() as ledger:
+        requests = [a_request() for _ in range(700)]
+        begun = [ledger.begin(request, f"rcpt_of_{request.id}") for request in requests]
+        assert ledger._lock.in_doubt
+        for future in begun:
+            future.result(30)
+        ledger.append(a_receipt(requests[0])).result(30)
+        assert ledger._lock.in_doubt == []
+    with reopen() as ledger:
+        assert ledger.lost_before == 0
+
+
+def test_a_note_that_cannot_be_written_stays_in_doubt_until_its_receipt(
+    reopen: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the receipt is there, or counted."""
+    with reopen() as ledger:
+        request = a_request()
+        with monkeypatch.context() as disk:
+            disk.setattr(NewRequest, "of", staticmethod(_broken))
+            assert ledger.begin(request, "rcpt_1").exception(30) is not None
+        assert ledger._lock.in_doubt == [request.id]
+        is_over = threading.Event()
+        ledger.append(a_receipt(request)).add_done_callback(lambda _: is_over.set())
+        assert is_over.wait(30)
+        assert ledger._lock.in_doubt == []
+
+
+def _broken(*_: object) -> NewRequest:
+    raise OSError("no room")

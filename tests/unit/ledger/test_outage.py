@@ -6,7 +6,7 @@ import errno
 import os
 import threading
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -241,6 +241,80 @@ def test_postgres_stops_and_all_that_was_sent_meanwhile_is_there_when_it_starts(
         assert {receipt.outcome for receipt in ledger.receipts(100)} == {Outcome.COMPLETED}
 
 
+def test_a_ledger_is_opened_while_postgres_is_away(postgres: Server, tmp_path: Path) -> None:
+    """Nobody waits for it, and what was appended meanwhile is durable. When it comes its tables are made, then it is
+    given everything. Who only wants to ask is told."""
+    url = postgres.new_database()
+    with ExitStack() as undo:
+        with postgres.stopped():
+            with pytest.raises(LedgerError, match="failed: connection"):
+                Ledger.open(url, spool=tmp_path)
+            ledger = undo.enter_context(Ledger.open(url, spool=tmp_path, may_be_away=True))
+            assert (ledger.lost_before, ledger.counts().accepted) == (None, 0)
+            assert ledger.away is not None
+            with pytest.raises(LedgerError):
+                ledger.receipts()
+            request = a_request()
+            receipts = [a_receipt(request), *(a_receipt() for _ in range(19))]
+            ledger.begin(request, receipts[0].id).result(WAIT_S)
+            for receipt in receipts:
+                ledger.append(receipt).result(WAIT_S)
+            assert ledger.counts() == LedgerCounts(accepted=20, written=0, spooled=20, lost=0)
+        wait_for_the_drainer()
+        assert (ledger.away, ledger.lost_before) == (None, 0)
+        assert ledger.counts() == LedgerCounts(accepted=20, written=20, lost=0)
+        assert {receipt.id for receipt in ledger.receipts(100)} == {receipt.id for receipt in receipts}
+        ledger._arrival.living.sweep()
+        ledger.append(a_receipt()).result(WAIT_S)
+        assert ledger.counts().written == 21
+
+
+def test_what_was_spooled_before_the_database_was_ever_seen_is_the_next_ones(postgres: Server, tmp_path: Path) -> None:
+    """It never came while this one was open: the notes and receipts that are left are the next one's, and what was in
+    flight is interrupted."""
+    url = postgres.new_database()
+    receipts, unfinished = [a_receipt() for _ in range(3)], a_request()
+    with postgres.stopped(), Ledger.open(url, spool=tmp_path, patience_s=0.2, may_be_away=True) as ledger:
+        ledger.begin(unfinished, "rcpt_unfinished").result(WAIT_S)
+        for receipt in receipts:
+            ledger.append(receipt).result(WAIT_S)
+    with Ledger.open(url, spool=tmp_path) as ledger:
+        found = {receipt.id: receipt.outcome for receipt in ledger.receipts()}
+    completed = dict.fromkeys((each.id for each in receipts), Outcome.COMPLETED)
+    assert found == completed | {"rcpt_unfinished": Outcome.INTERRUPTED}
+
+
+def test_a_database_that_is_no_ledger_is_told_of_and_never_written_to(
+    postgres: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At once where it can be seen; later where it was away: traffic goes on, the log says once what is wrong, and once
+    somebody has mended it nothing is missing."""
+    url = postgres.new_database()
+    nowhere = url.replace("/postgres?", "/nowhere?")
+    with pytest.raises(LedgerError, match="does not exist"):
+        Ledger.open(nowhere, spool=tmp_path, may_be_away=True)
+    database = database_at(url, spool=tmp_path)
+    assert database is not None
+    with closing(database.session(patience_s=None)) as stranger:
+        stranger.tell("CREATE TABLE theirs (id INT)", [()])
+    with pytest.raises(LedgerError, match="another program's database"):
+        Ledger.open(url, spool=tmp_path, may_be_away=True)
+    with ExitStack() as undo:
+        with postgres.stopped():
+            ledger = undo.enter_context(Ledger.open(url, spool=tmp_path, may_be_away=True))
+        keeper, receipt = ledger._keeper, a_receipt()
+        ledger.append(receipt).result(WAIT_S)
+        for _ in range(2):
+            with pytest.raises(LedgerError, match="another program's database"):
+                keeper._database.session(patience_s=1)
+        assert ledger.away is not None
+        with closing(database.session(patience_s=None)) as stranger:
+            stranger.tell("DROP TABLE theirs", [()])
+        wait_for_the_drainer()
+        assert ledger.receipts() == [receipt]
+    assert [record.levelname for record in caplog.records if "cannot be used" in record.message] == ["ERROR"]
+
+
 def test_a_frozen_postgres_hangs_nobody(postgres: Server, tmp_path: Path) -> None:
     """Its connections are open and it says nothing: after a second the spool takes over, at once for the next."""
     with Ledger.open(postgres.new_database(), spool=tmp_path, patience_s=0.2) as ledger:
@@ -264,7 +338,7 @@ def test_gateways_see_each_other_die(postgres: Server, tmp_path: Path) -> None:
         with child("hold", url, tmp_path / "three") as holder:
             assert holder.stdout is not None
             request_id = [holder.stdout.readline(), holder.stdout.readline()][1].strip()
-            presence, other = one._living, two._living
+            presence, other = one._arrival.living, two._arrival.living
             for _ in range(3):
                 presence.sweep()
             assert one.receipts() == []

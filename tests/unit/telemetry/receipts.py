@@ -135,6 +135,7 @@ def sources(models: Sequence[str] = ("llama",), **changes: object) -> Sources:
         in_flight=lambda: 4,
         ledger=lambda: LedgerCounts(accepted=9, written=5, spooled=1, lost=1),
         receipts_lost=lambda: 1,
+        lost_before=lambda: 7,
         machines=lambda: {"farm": statement},
         breaker=lambda name: BreakerState.OPEN if name == "farm" else BreakerState.CLOSED,
         engine=lambda: EngineLoad(waiting_requests=6, models={"llama": load}),

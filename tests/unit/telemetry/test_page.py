@@ -97,6 +97,7 @@ def test_the_house_is_on_the_page():
     parts = [value(samples, f"taximeter_ledger_{part}_receipts_total") for part in ("written", "lost")]
     parts += [value(samples, f"taximeter_ledger_{part}_receipts") for part in ("spooled", "waiting")]
     assert value(samples, "taximeter_ledger_accepted_receipts_total") == 10 == sum(parts)
+    assert value(samples, "taximeter_ledger_lost_before_receipts") == 7
     assert value(samples, "taximeter_machine_seconds", machine="farm", use="charged") == 1
     assert total(samples, "taximeter_machine_seconds", machine="farm") == 10
     assert total(samples, "taximeter_machine_dollars", machine="farm") == 0.01
