@@ -191,6 +191,18 @@ def test_batch_prices_are_older_than_their_entry_in_the_data():
     assert opus.basis == "assumed"
 
 
+@pytest.mark.parametrize("model", ["openai/gpt-5", "openai/gpt-5-2025-08-07"])
+def test_flex_is_older_than_its_entry_in_the_data(model: str):
+    """So is flex, half as well, also for cached input, and for a dated name of the model (BerriAI/litellm#13810)."""
+    used = usage(fresh=2_000, read=8_000, text=1_000)
+    early = cost(Catalog.load(), model, used, at=datetime(2026, 9, 1, tzinfo=UTC), tier="flex")
+    later = cost(Catalog.load(), model, used, tier="flex")
+    assert early.total == dollars("2,000 * 0.625 + 8,000 * 0.0625 + 1,000 * 5") == Decimal("0.00675") == later.total
+    assert (early.basis, later.basis) == ("assumed", "derived")
+    assert early.price_list is not None
+    assert early.price_list.valid_until == datetime(2026, 10, 12, tzinfo=UTC)
+
+
 def test_an_unpriced_model_is_not_free():
     """No price is an error with a reason, not zero dollars (BerriAI/litellm PR 36561, ccusage/ccusage PR 858)."""
     with pytest.raises(PricingError, match="no prices for a model called 'no-such'"):

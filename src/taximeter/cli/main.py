@@ -24,6 +24,8 @@ _COMMANDS = {
     "run": ("run", "app"),
     "tasks": ("tasks", "app"),
     "price": ("price", "price"),
+    "prices": ("prices", "app"),
+    "reprice": ("reprice", "reprice"),
     "config": ("config", "app"),
     "machine": ("machine", "machine"),
     "models": ("models", "app"),

@@ -186,7 +186,7 @@ def answer_time(
     )
 
 
-def parse_instant(text: str) -> datetime:
+def parse_instant(text: str, flag: str = "at") -> datetime:
     """A day or an instant in ISO 8601; a day is its start, and without an offset it is UTC. Raises RequestError."""
     try:
         day = date.fromisoformat(text)
@@ -195,7 +195,9 @@ def parse_instant(text: str) -> datetime:
             instant = datetime.fromisoformat(text)
         except ValueError:
             raise RequestError(
-                f"--at is {text!r}, neither a day nor an instant", param="at", hint="2026-10-29 or 2026-10-29T12:00Z"
+                f"--{flag} is {text!r}, neither a day nor an instant",
+                param=flag,
+                hint="2026-10-29 or 2026-10-29T12:00Z",
             ) from None
     else:
         instant = datetime(day.year, day.month, day.day, tzinfo=UTC)
@@ -204,7 +206,7 @@ def parse_instant(text: str) -> datetime:
     try:
         return instant.astimezone(UTC)
     except OverflowError:
-        raise RequestError(f"--at is {text!r}, which in UTC is outside the years 1 to 9999", param="at") from None
+        raise RequestError(f"--{flag} is {text!r}, which in UTC is outside the years 1 to 9999", param=flag) from None
 
 
 def parse_ms(text: str, flag: str) -> int:

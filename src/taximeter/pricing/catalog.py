@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from bisect import bisect_left
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime
 from importlib.resources import files
 from pathlib import Path
 
@@ -68,12 +68,31 @@ class Catalog:
         """The models that the user's overlay has entries for, `provider/model` or `provider/*`."""
         return self._overlay.written()
 
+    def checked(self) -> list[tuple[str, date | None]]:
+        """The same, each with the last day on which somebody noted that they had checked one of its entries."""
+        return self._overlay.checked()
+
     def resolve(self, model: str) -> str:
         """The full name, `provider/model`, of the model that `model` names.
 
         Raises PricingError when there is no such model, or when a name without a provider could be several.
         """
         return self._find(model).name
+
+    def models(self) -> list[str]:
+        """Every `provider/model` that some source has an entry for, once, in alphabetical order."""
+        written = (name for name in self._written() if not name.endswith("/*"))
+        return sorted({*written, *published.names()})
+
+    def thresholds(self, model: str) -> tuple[int, ...]:
+        """The lengths of prompts beyond which the model may cost more, at some time and in some tier, ascending.
+        Raises PricingError as `resolve` does."""
+        return self._find(model).thresholds
+
+    def tiers(self, model: str, at: datetime) -> list[str]:
+        """The tiers that have a price at `at`, the standard one first. Raises PricingError as `resolve` does."""
+        priced = self._priced(self._find(model), at)
+        return sorted(priced, key=lambda tier: tier != "standard")
 
     def price_list(self, model: str, *, at: datetime, tier: str = "standard", input_tokens: int) -> PriceList:
         """The rates of `model` for a request made at `at`, with a prompt of `input_tokens` in all, cached or not.
@@ -205,17 +224,22 @@ class Catalog:
         return PricingError(f"no prices for a model called {model!r}", hint=hint)
 
     def _no_price(self, found: _Found, at: datetime, tier: str) -> PricingError:
-        sources = (
-            self._overlay.tiers(found.names, at),
-            [] if found.listing is None else published.tiers(found.listing, at),
-            self._builtin.tiers(found.names, at),
-        )
-        priced = dict.fromkeys(tier for tiers in sources for tier in tiers)
+        priced = self._priced(found, at)
         known = f"priced then: {', '.join(priced)}; " if priced else ""
         return PricingError(
             f"{found.name} has no known price for the tier {tier!r} on {at:%Y-%m-%d}",
             hint=f"{known}give what you paid in your overlay file",
         )
+
+    def _priced(self, found: _Found, at: datetime) -> list[str]:
+        """The tiers that some source prices then. A factor on a price that is not there prices nothing."""
+        sources = (
+            self._overlay.tiers(found.names, at),
+            [] if found.listing is None else published.tiers(found.listing, at),
+            self._builtin.tiers(found.names, at),
+        )
+        tiers = dict.fromkeys(tier for tiers in sources for tier in tiers)
+        return [tier for tier in tiers if self._quote(found, at, tier, 0, overlaid=True) is not None]
 
 
 def _distinct(*names: str) -> tuple[str, ...]:

@@ -149,6 +149,17 @@ class Overlay:
         """Every model as it is written there, once."""
         return list(dict.fromkeys(entry.model for entry in self._entries))
 
+    def checked(self) -> list[tuple[str, date | None]]:
+        """Every model as it is written there, with the last day on which one of its entries was checked, if any was."""
+        days: dict[str, date | None] = {}
+        for entry in self._entries:
+            known = days.setdefault(entry.model, entry.checked_on)
+            if known is not None and entry.checked_on is not None:
+                days[entry.model] = max(known, entry.checked_on)
+            elif known is None:
+                days[entry.model] = entry.checked_on
+        return list(days.items())
+
     def tiers(self, names: Sequence[str], at: datetime) -> list[str]:
         """The tiers that have an entry at `at` for a model known under `names`."""
         tiers = dict.fromkeys(entry.tier for entry in self._entries)

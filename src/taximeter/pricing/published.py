@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from importlib.metadata import version
 from types import MappingProxyType
@@ -165,6 +165,17 @@ def thresholds(entry: Listing) -> set[int]:
     pieces += [info.prices] if isinstance(info.prices, ModelPrice) else [each.prices for each in info.prices]
     tiered = [price for piece in pieces for price in _prices(piece).values() if isinstance(price, TieredPrices)]
     return {tier.start for price in tiered for tier in price.tiers}
+
+
+def newest_change(today: date) -> date:
+    """The latest day up to `today` on which a price in the data begins: till then at least they were kept up."""
+    days = [date.min]
+    for provider in get_snapshot().providers:
+        for info in provider.models:
+            dated: list[ConditionalPrice | PriceVariant] = list(info.price_variants or ())
+            dated += [] if isinstance(info.prices, ModelPrice) else info.prices
+            days += [each.constraint.start_date for each in dated if isinstance(each.constraint, StartDateConstraint)]
+    return max(day for day in days if day <= today)
 
 
 def _provider(name: str) -> Provider | None:
