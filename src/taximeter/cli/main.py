@@ -26,6 +26,7 @@ _COMMANDS = {
     "price": ("price", "price"),
     "prices": ("prices", "app"),
     "reprice": ("reprice", "reprice"),
+    "reconcile": ("reconcile", "reconcile"),
     "config": ("config", "app"),
     "machine": ("machine", "machine"),
     "models": ("models", "app"),

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
@@ -112,7 +112,7 @@ def sellers(settings: Settings) -> dict[str, str]:
     here, and neither does a key that is not at hand."""
     found: dict[str, str] = {}
     for name, table in settings.upstream_tables.items():
-        provider = table.get("provider") if isinstance(table, dict) else None
+        provider = cast(dict[str, object], table).get("provider") if isinstance(table, dict) else None
         if isinstance(provider, str):
             found[name] = provider
     return found

@@ -57,7 +57,7 @@ class Repricer:
 
     def look(self, receipt: Receipt) -> Repriced:
         """What becomes of one receipt."""
-        seller = self._seller(receipt)
+        seller = seller_of(receipt, self._sellers)
         if seller is None or receipt.usage is None:
             return Repriced(receipt=receipt, change=Change.ELSEWHERE)
         tariff = self._tariffs.get(seller)
@@ -79,15 +79,17 @@ class Repricer:
         change = Change.SAME if _says_the_same(receipt.cost, cost) else Change.CHANGED
         return Repriced(receipt=receipt, change=change, cost=cost)
 
-    def _seller(self, receipt: Receipt) -> str | None:
-        if receipt.cost is not None:
-            prices = receipt.cost.price_list
-            return None if prices is None else prices.model.partition("/")[0]
-        served_by = receipt.served_by
-        if served_by is None:
-            return None
-        # Imported receipts name the provider itself.
-        return self._sellers.get(served_by) or (served_by if provider_known(served_by) else None)
+
+def seller_of(receipt: Receipt, sellers: Mapping[str, str]) -> str | None:
+    """Whose published prices hold for a receipt: those that it has; else those that `sellers` names for who served it,
+    or that one's own, as receipts from elsewhere have it. None where it is not paid by the token."""
+    if receipt.cost is not None:
+        prices = receipt.cost.price_list
+        return None if prices is None else prices.model.partition("/")[0]
+    served_by = receipt.served_by
+    if served_by is None:
+        return None
+    return sellers.get(served_by) or (served_by if provider_known(served_by) else None)
 
 
 def _says_the_same(one: Cost, other: Cost) -> bool:
