@@ -101,7 +101,7 @@ def at_least(usage: Usage, *, text_tokens: int, reasoning_tokens: int) -> Usage:
 
 def _read(words: Words, said: Object, model: str | None, *, reported: Object | None = None) -> Usage:
     inputs, input_reasons, basis = _input_side(words, said)
-    outputs, output_reasons = _output_side(words, said)
+    outputs, output_reasons = _output_side(words, said, model)
     if input_reasons and output_reasons:
         raise _Unreadable(f"the usage object has neither {_name(words.input)} nor {_name(words.output or ())}")
     if not input_reasons and not output_reasons:
@@ -177,7 +177,7 @@ def _writes(words: Words, said: Object) -> dict[str, int]:
     return writes
 
 
-def _output_side(words: Words, said: Object) -> tuple[_Leaves, dict[str, str]]:
+def _output_side(words: Words, said: Object, model: str | None) -> tuple[_Leaves, dict[str, str]]:
     if words.output is None:
         return dict.fromkeys(Usage.OUTPUT_LEAVES, 0), {}
     total = _count(said, (words.output,))
@@ -193,8 +193,17 @@ def _output_side(words: Words, said: Object) -> tuple[_Leaves, dict[str, str]]:
     reasoning = parts["output_reasoning_tokens"]
     if reasoning and prompt is not None and whole == prompt + total + reasoning:
         total += reasoning  # by its own total, this provider counts reasoning beside the answer
+    elif not reasoning and prompt is not None and whole is not None and _thinks_silently(model):
+        parts["output_reasoning_tokens"] = reasoning = max(0, whole - prompt - total)
+        total += reasoning
     text = _rest(total, parts, _name(words.output))
     return {"output_text_tokens": text, **parts}, {}
+
+
+def _thinks_silently(model: str | None) -> bool:
+    """Whether its reasoning is in the total alone: Google's door for OpenAI's clients has no field for Gemini's
+    thoughts, which are billed as output."""
+    return model is not None and model.lower().rpartition("/")[2].startswith("gemini")
 
 
 def _agreed(words: Words, said: Object, inputs: _Leaves, outputs: _Leaves) -> _Leaves:

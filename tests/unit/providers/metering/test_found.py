@@ -485,3 +485,18 @@ def test_the_command_line_has_no_wire():
     """Nothing to tap there."""
     with pytest.raises(ValueError, match="by wire"):
         tap_for(Dialect.COMMAND_LINE, streamed=False)
+
+
+@pytest.mark.parametrize("model", ["gemini-2.5-pro", "models/gemini-3-flash", "google/Gemini-2.5-flash"])
+def test_thoughts_that_are_in_the_total_alone_are_output(model: str):
+    """Google's door for OpenAI's clients: 100 of answer, 50 of thoughts that are billed, and no word for them."""
+    usage = {"prompt_tokens": 10, "completion_tokens": 100, "total_tokens": 160}
+    found = wire.whole(CHAT, chat(usage, model=model))
+    assert (found.usage.output_text_tokens, found.usage.output_reasoning_tokens) == (100, 50)
+    assert (found.usage.output_tokens, found.usage.total_tokens) == (150, 160)
+    told = {**usage, "completion_tokens_details": {"reasoning_tokens": 50}}
+    assert wire.whole(CHAT, chat(told, model=model)).usage.output_tokens == 150
+    plain = {"prompt_tokens": 10, "completion_tokens": 100, "total_tokens": 110}
+    assert wire.whole(CHAT, chat(plain, model=model)).usage.output_tokens == 100
+    nobody = wire.whole(CHAT, chat(usage, model="gpt"))
+    assert nobody.usage.output_tokens is None, "elsewhere a total that is more than its parts is not understood"
