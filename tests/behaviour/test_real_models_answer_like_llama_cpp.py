@@ -70,6 +70,7 @@ def nlls_of(path: Path, golden: dict[str, Any]) -> npt.NDArray[np.float64]:
     return np.array(nlls)
 
 
+@pytest.mark.timeout(900)  # numpy, on a machine that runs other tests too
 @pytest.mark.parametrize("name", ["smollm2", "gemma3"])
 def test_likelihood_of_a_fixed_text_by_the_reference(name: str, request: pytest.FixtureRequest) -> None:
     """llama.cpp's on the same weights in float32, token by token."""

@@ -65,14 +65,14 @@ def test_when_the_request_comes(is_new: bool) -> None:
         house, ledger = passing_house(an_upstream(up.url))
         blocked = Blocked()
         caught_loop(house, blocked)
-        with listening(house) as url, httpx.Client(base_url=url, timeout=WAIT_S) as client:
+        with (
+            listening(house) as url,
+            httpx.Client(base_url=url, timeout=WAIT_S) as client,
+            httpx.Client(base_url=url, timeout=WAIT_S) as other,
+        ):
             client.post(CHAT, json=asking())
             blocked.begin()
-            if is_new:
-                with httpx.Client(base_url=url, timeout=WAIT_S) as other:
-                    other.post(CHAT, json=asking())
-            else:
-                client.post(CHAT, json=asking())
+            (other if is_new else client).post(CHAT, json=asking())
     timing = ledger.kept[-1].timing
     assert 0.8 * S < timing.gateway_ns < 3 * S
     assert timing.upstream_ns < 0.6 * S

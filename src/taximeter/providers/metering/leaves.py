@@ -299,7 +299,7 @@ def _count(said: Object, paths: Sequence[Path]) -> int | None:
 def _whole_number(value: object, path: Path) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _Unreadable(f"{_name(path)} is {_kind(value)}, no number")
-    if isnan(value):
+    if isinstance(value, float) and isnan(value):
         raise _Unreadable(f"{_name(path)} is not a number")
     if value < 0:
         raise _Unreadable(f"{_name(path)} is negative")

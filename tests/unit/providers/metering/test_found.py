@@ -140,6 +140,7 @@ def test_no_body_breaks_a_tap(dialect: Dialect, body: bytes):
 
 @given(st.sampled_from([CHAT_WORDS, EMBEDDINGS, RESPONSES_WORDS, MESSAGES_WORDS]), usages)
 @example(RESPONSES_WORDS, {"input_tokens": float("nan")})
+@example(RESPONSES_WORDS, {"input_tokens": 10**400})
 @example(EMBEDDINGS, {"total_tokens": 0})
 def test_no_usage_object_breaks_the_sum(table: Words, said: dict[str, Any]):
     """Either the buckets of both sides sum to what the object says, or they are unknown; and it is kept as it came."""
