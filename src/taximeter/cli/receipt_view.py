@@ -153,11 +153,13 @@ class _Page:
             outcome.append(f": {reasons}", style="default")
         yield from self._apart(Text(receipt.model_served or receipt.request.model, style="bold"), outcome)
         by = [receipt.served_by or "served by nobody"]
+        if receipt.source is not None:
+            by.append(f"imported from {receipt.source}")
         if receipt.work is not None and receipt.work.kernels is not None:
             by.append(receipt.work.kernels)
         when = f"{receipt.request.received_at:%Y-%m-%d %H:%M:%S} UTC"
         yield from self._apart(Text(", ".join(by)), Text(when))
-        names = {name: getattr(receipt.request, name) for name in ("task", "run", "session")}
+        names = {name: getattr(receipt.request, name) for name in ("task", "run", "session", "key")}
         groups = [f"{name} {value}" for name, value in names.items() if value]
         groups += [f"{key}={value}" for key, value in receipt.request.labels.items()]
         if groups:
@@ -302,6 +304,8 @@ class _Page:
             yield from self._bill(receipt.cost, receipt.cost.price_list)
         if receipt.cost_priced_as is not None:
             yield from self._priced_money("versus", receipt.cost_priced_as, beside=receipt.cost)
+        if receipt.cost_reported is not None:
+            yield self._note(f"{receipt.source or 'its log'} itself says {money_text(receipt.cost_reported)}")
 
     def _machine_money(self, cost: Cost) -> Iterator[Text]:
         """The bar is the machine's bill while the request was there; its filled part is on this receipt."""

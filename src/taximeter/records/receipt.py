@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from enum import StrEnum
 from typing import ClassVar
 
@@ -57,6 +58,9 @@ class Receipt:
 
     `attempts` counts tries, of which `tries` has those at upstreams, in their order. `terms` is what the answer says it
     was served under, `upstream_request_id` what the provider calls the request: support asks for it.
+
+    `source` is whose log an imported receipt comes from, None for what we saw ourselves. `cost_reported` is what that
+    log says the request cost, in dollars: it stands beside `cost`, which is ours, and is in no sum with it.
     """
 
     id: str
@@ -79,6 +83,8 @@ class Receipt:
     terms: Terms | None = None
     upstream_request_id: str | None = None
     supersedes: str | None = None
+    source: str | None = None
+    cost_reported: Decimal | None = None
 
     JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("inter_token_ns",)
 

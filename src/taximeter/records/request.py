@@ -23,6 +23,7 @@ class Dialect(StrEnum):
     OPENAI_EMBEDDINGS = "openai.embeddings"
     ANTHROPIC_MESSAGES = "anthropic.messages"
     COMMAND_LINE = "command-line"
+    UNSAID = "unsaid"  # somebody else's log, which does not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +232,8 @@ class Request:
     (meaningful in the process that made it only). `max_output_tokens` is per choice, None when the caller set none.
     `tier` is the service tier that was asked for, in the caller's words; what was served is on the receipt. `labels`
     are the caller's own names for what the request belongs to, `trace` the id of the trace it is a part of, and
-    `traceparent` the W3C header that says which span of it asked.
+    `traceparent` the W3C header that says which span of it asked. `key` is who called: the name of a key or of a user,
+    or a digest of one, and never a secret.
     """
 
     id: str
@@ -250,3 +252,4 @@ class Request:
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     trace: str | None = None
     traceparent: str | None = None
+    key: str | None = None

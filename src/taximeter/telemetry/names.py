@@ -87,6 +87,7 @@ OPERATIONS: Final[Mapping[Dialect, str]] = {
     Dialect.OPENAI_EMBEDDINGS: "embeddings",
     Dialect.ANTHROPIC_MESSAGES: "chat",
     Dialect.COMMAND_LINE: "chat",
+    Dialect.UNSAID: "chat",
 }
 
 # What the price catalog calls providers, where the conventions have another name.

@@ -280,6 +280,16 @@ def test_a_correction_and_its_task_are_named() -> None:
     assert "task summaries, run 7\ncorrects rcpt_old\n" in text
 
 
+def test_an_imported_receipt_says_whose_log_it_is_from_and_what_that_said() -> None:
+    """Its figure stands beside ours, and does not replace it."""
+    request = replace(RECEIPT.request, key="ci")
+    imported = replace(RECEIPT, request=request, source="claude-code", cost=PRICED, cost_reported=Decimal("0.12"))
+    text = plain(ReceiptView(replace(imported, uncosted_reason=None)))
+    assert "imported from claude-code" in text
+    assert "key ci" in text
+    assert "claude-code itself says $0.1200" in text
+
+
 def test_one_line_for_a_log() -> None:
     """When, what, how long, how much, and enough of the id to find it."""
     assert plain(receipt_line(RECEIPT)) == (

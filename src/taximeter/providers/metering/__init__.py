@@ -31,5 +31,5 @@ def tap_for(dialect: Dialect, *, streamed: bool) -> Tap:
             return OpenAIResponsesTap(words.RESPONSES, streamed=streamed)
         case Dialect.ANTHROPIC_MESSAGES:
             return AnthropicMessagesTap(words.MESSAGES, streamed=streamed)
-        case Dialect.COMMAND_LINE:
-            raise ValueError("nothing comes by wire from the command line")
+        case Dialect.COMMAND_LINE | Dialect.UNSAID:
+            raise ValueError(f"nothing comes by wire in the dialect {dialect}")

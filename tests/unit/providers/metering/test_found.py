@@ -18,7 +18,7 @@ from taximeter.records import Basis, Dialect, Phase, Terms, Usage, to_json
 from tests import wire
 from tests.wire import DONE, MESSAGE_STOP, chat, chunk, message_delta, message_start, messages, response, text_delta
 
-WIRES = [dialect for dialect in Dialect if dialect is not Dialect.COMMAND_LINE]
+WIRES = [dialect for dialect in Dialect if dialect not in (Dialect.COMMAND_LINE, Dialect.UNSAID)]
 CHAT, MESSAGES, RESPONSES = Dialect.OPENAI_CHAT, Dialect.ANTHROPIC_MESSAGES, Dialect.OPENAI_RESPONSES
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 
@@ -482,10 +482,11 @@ def test_a_usage_of_thousands_of_fields_is_not_kept():
     assert used == Usage.unknown("the usage is no object that could be read")
 
 
-def test_the_command_line_has_no_wire():
-    """Nothing to tap there."""
+@pytest.mark.parametrize("dialect", [Dialect.COMMAND_LINE, Dialect.UNSAID])
+def test_the_command_line_has_no_wire(dialect: Dialect):
+    """Nothing to tap there, nor where nobody says what was spoken."""
     with pytest.raises(ValueError, match="by wire"):
-        tap_for(Dialect.COMMAND_LINE, streamed=False)
+        tap_for(dialect, streamed=False)
 
 
 @pytest.mark.parametrize("model", ["gemini-2.5-pro", "models/gemini-3-flash", "google/Gemini-2.5-flash"])
