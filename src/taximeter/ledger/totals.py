@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
-from taximeter.records import Outcome
+from taximeter.records import Basis, Outcome, Phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,3 +61,61 @@ class GroupTotals:
     off_scale: int
     first_at: datetime
     last_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Percentiles:
+    """Durations by nearest rank: the smallest that at least so many per cent do not exceed, None where none is known.
+
+    `of` is how many are known, `n` how many were looked at: all of them (`exact`), or of very many an even part.
+    """
+
+    n: int = 0
+    p50_ns: int | None = None
+    p90_ns: int | None = None
+    p95_ns: int | None = None
+    p99_ns: int | None = None
+    of: int = 0
+
+    @property
+    def exact(self) -> bool:
+        """Whether all that are known were looked at."""
+        return self.n == self.of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """What the receipts of one interval and one name add up to. `interval` is its place in what was asked for, `name`
+    None for receipts without one.
+
+    Tokens, `unknown`, `cost`, `unpriced`, times and `off_scale` are as in `UsageTotals`. `money` is the known cost by
+    what it was charged for (a bucket of tokens, `compute_ns`, another unit) and sums to it; `failed_cost` is the part
+    of receipts that did not complete. `first_token`, `inter_token` and `total` are of the receipts that know them. The
+    bases are the weakest of any receipt, None where there is no such figure. `cost_reported` is what the logs that
+    receipts were read from said themselves, over `reported` of them.
+    """
+
+    interval: int
+    name: str | None
+    receipts: int
+    outcomes: Mapping[Outcome, int]
+    tokens: Mapping[str, int]
+    unknown: Mapping[str, int]
+    cost: Decimal
+    unpriced: int
+    money: Mapping[str, Decimal]
+    failed_cost: Decimal
+    failed_unpriced: int
+    phases_ns: Mapping[Phase, int]
+    timed: int
+    compute_ns: int
+    first_token: Percentiles
+    inter_token: Percentiles
+    total: Percentiles
+    first_at: datetime
+    last_at: datetime
+    usage_basis: Basis | None
+    cost_basis: Basis | None
+    cost_reported: Decimal
+    reported: int
+    off_scale: int

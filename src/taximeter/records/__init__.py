@@ -52,7 +52,7 @@ from taximeter.records.request import (
     is_group_name,
     label_group,
 )
-from taximeter.records.task import Task
+from taximeter.records.task import Task, TaskVerb, TaskWindow, TaskWord, TaskWords
 from taximeter.records.timing import Phase, Stopwatch, Timing
 from taximeter.records.usage import Ceiling, Terms, Usage, Work
 
@@ -99,6 +99,10 @@ __all__ = [
     "Served",
     "Stopwatch",
     "Task",
+    "TaskVerb",
+    "TaskWindow",
+    "TaskWord",
+    "TaskWords",
     "Terms",
     "Timing",
     "TokenLogprob",

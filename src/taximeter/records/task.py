@@ -1,10 +1,15 @@
-"""What requests are for: a task, which is finished one day, well or badly."""
+"""What requests are for: a task, which is finished one day, well or badly; and whose requests are a task's.
+
+A request may say its task itself. People may say it too, before, meanwhile or afterwards, and take it back: `TaskWords`
+is what they said, and receipts stay as they are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,3 +25,125 @@ class Task:
     def __post_init__(self) -> None:
         if (self.finished_at is None) != (self.succeeded is None):
             raise ValueError("a task is finished when it is known whether it succeeded")
+
+
+class TaskVerb(StrEnum):
+    """What somebody may say about whose requests are a task's."""
+
+    ASSIGN = "assign"  # all of a session, a run, a label or a task
+    START = "start"  # from now on, until the task's end
+    EACH = "each"  # every session, run or value of a label is a task by itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskWord:
+    """One thing that was said. `kind` and `name` say of which requests: `session`, `run`, `task` or `label:KEY`.
+
+    ASSIGN gives them to `task`, and with None takes that back. START gives `task` what is asked from then on, only of
+    those where they are given. EACH makes every name of `kind` a task, with None no more; a task without any other end
+    has then ended when it was silent for `idle_s` seconds, where that is given. Raises ValueError for half a word.
+    """
+
+    verb: TaskVerb
+    said_at: datetime
+    task: str | None = None
+    kind: str | None = None
+    name: str | None = None
+    idle_s: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.verb is TaskVerb.EACH:
+            complete = self.task is None and self.name is None
+        else:
+            complete = (self.kind is None) == (self.name is None)
+            complete = complete and (self.kind if self.verb is TaskVerb.ASSIGN else self.task) is not None
+        if not complete or (self.idle_s is not None and (self.verb is not TaskVerb.EACH or self.idle_s < 1)):
+            raise ValueError(f"half a word about tasks: {self.verb}, {self.task}, {self.kind}, {self.name}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskWindow:
+    """That what is closed from `since` and before `until` (None: until further notice) is `task`'s; where `kind` and
+    `name` are given, only what belongs to them."""
+
+    task: str
+    since: datetime
+    until: datetime | None = None
+    kind: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskWords:
+    """What people's words come to, the last one on each thing. `assigned` and `windows` have the newest last.
+
+    A receipt belongs to the task that its session, run, label or task was assigned to last; else to the one it names
+    itself; else to the last of the windows it was closed in; else to the one named after what `each` names.
+    """
+
+    assigned: Mapping[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    windows: tuple[TaskWindow, ...] = ()
+    each: str | None = None
+    idle_s: int | None = None
+
+    def task_of(self, groups: Mapping[str, str], closed_at: datetime) -> str | None:
+        """The task of a receipt that was closed then, by what it belongs to: name by kind (`task`, `run`, `session`,
+        `label:KEY`)."""
+        mine = [place for place in groups.items() if place in self.assigned]
+        if mine:
+            newest = list(self.assigned)
+            return self.assigned[max(mine, key=newest.index)]
+        if "task" in groups:
+            return groups["task"]
+        for window in reversed(self.windows):
+            within = window.since <= closed_at and (window.until is None or closed_at < window.until)
+            if within and (window.kind is None or groups.get(window.kind) == window.name):
+                return window.task
+        return None if self.each is None else groups.get(self.each)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether receipts belong to the tasks that they name, and that is all."""
+        return not self.assigned and not self.windows and self.each is None
+
+    @property
+    def instants(self) -> list[datetime]:
+        """When windows begin and end, ascending: between two of these a receipt's task depends on its groups alone."""
+        bounds = {at for window in self.windows for at in (window.since, window.until) if at is not None}
+        return sorted(bounds)
+
+    @classmethod
+    def of(cls, words: Sequence[TaskWord], ends: Iterable[Task]) -> TaskWords:
+        """What `words`, oldest first, come to, where tasks ended as `ends` say: a start's window ends with the first
+        end of its task after it, or with its next start."""
+        assigned: dict[tuple[str, str], str] = {}
+        starts: list[TaskWord] = []
+        each, idle_s = None, None
+        for word in words:
+            match word.verb:
+                case TaskVerb.ASSIGN:
+                    place = (word.kind or "", word.name or "")
+                    assigned.pop(place, None)  # to the end: the newest is the last
+                    if word.task is not None:
+                        assigned[place] = word.task
+                case TaskVerb.START:
+                    starts.append(word)
+                case TaskVerb.EACH:
+                    each, idle_s = word.kind, word.idle_s
+        stops: dict[str, list[datetime]] = {}
+        for end in ends:
+            if end.finished_at is not None:
+                stops.setdefault(end.name, []).append(end.finished_at)
+        for word in starts:
+            stops.setdefault(word.task or "", []).append(word.said_at)
+        windows = [
+            TaskWindow(
+                task=word.task or "",
+                since=word.said_at,
+                until=min((at for at in stops[word.task or ""] if at > word.said_at), default=None),
+                kind=word.kind,
+                name=word.name,
+            )
+            for word in starts
+        ]
+        return cls(assigned=assigned, windows=tuple(windows), each=each, idle_s=idle_s)

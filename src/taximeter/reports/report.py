@@ -1,0 +1,195 @@
+"""The report: rows of exact sums, their total, the period before, and what tasks cost.
+
+Owns: what is asked of the ledger for a question, and how its slices become rows. Refuses to know: SQL, and how a report
+looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Final, Protocol
+
+from taximeter.ledger import Slice
+from taximeter.records import Task, TaskWords
+from taximeter.reports import periods
+from taximeter.reports.question import Question
+from taximeter.reports.sums import Sums, added
+from taximeter.reports.tasks import TaskFigures, TaskLife, figures_of, lives_of
+
+_BEGINNING: Final = datetime(1970, 1, 2, tzinfo=UTC)
+_HOURS_UP_TO: Final = timedelta(days=3)  # a timeline has points to be seen, and not more than fit
+_DAYS_UP_TO: Final = timedelta(days=120)
+
+
+class Receipts(Protocol):
+    """What a report asks of a ledger. Receipts that another one corrects are in no answer."""
+
+    def slices(self, by: str | None, edges: Sequence[datetime], *, only: Sequence[tuple[str, str]] = ()) -> list[Slice]:
+        """What was closed from `edges[i]` and before `edges[i + 1]`, by i and by the name of kind `by`; with None by i
+        alone. Everything belongs to all of `only`. Tasks are those of `task_rules`."""
+        ...
+
+    def task_slices(
+        self, names: Collection[str], until: datetime, *, only: Sequence[tuple[str, str]] = ()
+    ) -> list[Slice]:
+        """All of these tasks' receipts that were closed before `until`."""
+        ...
+
+    def active_hours(self, since: datetime, until: datetime) -> list[datetime]:
+        """The hours of UTC in which a receipt was closed, ascending."""
+        ...
+
+    def task_rules(self) -> TaskWords:
+        """Whose receipts are a task's by somebody's word."""
+        ...
+
+    def finished_tasks(self, since: datetime, until: datetime) -> list[Task]:
+        """Those whose end, by the last word on it, was from `since` and before `until`."""
+        ...
+
+    def tasks_named(self, names: Collection[str]) -> dict[str, Task]:
+        """How these tasks stand by the last word on each; those nobody said anything of are not in it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of a report. `name` is None for receipts without one, and in a report by time, where `since` and `until`
+    are the period's. `before` has the sums of the same name in the period before, None where it had none. `task` is how
+    a task stands, and what it cost in all."""
+
+    name: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    sums: Sums
+    before: Sums | None = None
+    task: TaskLife | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """An answered question. `total` is the exact sum of `rows`, `before` of the period before (as long, half-open), and
+    `tasks` are what tasks cost that finished in each. `timeline` has the same receipts by hour, day or week, to be
+    drawn; empty where nobody asked for it."""
+
+    question: Question
+    made_at: datetime
+    rows: tuple[Row, ...]
+    total: Sums
+    before: Sums
+    tasks: TaskFigures
+    tasks_before: TaskFigures
+    timeline: tuple[Row, ...] = ()
+
+
+def answer(receipts: Receipts, question: Question, now: datetime, *, timeline: bool = False) -> Report:
+    """The report on `question`, as the ledger stands."""
+    spans = [question.before, question.since, question.until]
+    wholes = {part.interval: Sums.of(part) for part in receipts.slices(None, spans, only=question.only)}
+    if question.is_by_time:
+        rows = _by_time(receipts, question, _edges(receipts, question))
+        earlier = [wholes[0]] if 0 in wholes else []
+    else:
+        slices = receipts.slices(question.by, spans, only=question.only)
+        past = {part.name: Sums.of(part) for part in slices if part.interval == 0}
+        rows = _by_name([part for part in slices if part.interval == 1], past)
+        earlier = list(past.values())
+    lives, lives_before = _lives(receipts, question, now)
+    if question.by == "task":
+        rows = _with_lives(receipts, question, rows, now)
+    return Report(
+        question=question,
+        made_at=now,
+        rows=tuple(rows),
+        total=added([row.sums for row in rows], wholes.get(1)),
+        before=added(earlier, wholes.get(0)),
+        tasks=figures_of(lives),
+        tasks_before=figures_of(lives_before),
+        timeline=tuple(_by_time(receipts, question, timeline_edges(question))) if timeline else (),
+    )
+
+
+def telling_kind(receipts: Receipts, since: datetime, until: datetime) -> str:
+    """What a report of that span is by where nobody says: by task, by session where nothing belongs to a task, and by
+    model where nothing belongs to a session either."""
+    for kind in ("task", "session"):
+        if any(part.name is not None for part in receipts.slices(kind, [since, until])):
+            return kind
+    return "model"
+
+
+def _edges(receipts: Receipts, question: Question) -> list[datetime]:
+    """Where the periods of a report by time meet."""
+    since, until, zone = question.since, question.until, question.zone
+    match question.by:
+        case "day":
+            return periods.day_edges(since, until, zone, lambda day: day, periods.next_day)
+        case "week":
+            return periods.day_edges(since, until, zone, periods.week_of, periods.next_week)
+        case "month":
+            return periods.day_edges(since, until, zone, periods.month_of, periods.next_month)
+        case _:
+            return periods.block_edges(since, until, periods.blocks(receipts.active_hours(_BEGINNING, until)))
+
+
+def timeline_edges(question: Question) -> list[datetime]:
+    """Hours of a few days, days of a few months, weeks of more."""
+    since, until, zone = question.since, question.until, question.zone
+    if until - since <= _HOURS_UP_TO:
+        return periods.hour_edges(since, until)
+    if until - since <= _DAYS_UP_TO:
+        return periods.day_edges(since, until, zone, lambda day: day, periods.next_day)
+    return periods.day_edges(since, until, zone, periods.week_of, periods.next_week)
+
+
+def _by_time(receipts: Receipts, question: Question, edges: Sequence[datetime]) -> list[Row]:
+    """Periods in which something happened, oldest first."""
+    slices = sorted(receipts.slices(None, edges, only=question.only), key=lambda part: part.interval)
+    return [
+        Row(since=edges[part.interval], until=edges[part.interval + 1], sums=Sums.of(part))
+        for part in slices
+        if part.receipts
+    ]
+
+
+def _by_name(slices: Iterable[Slice], past: Mapping[str | None, Sums]) -> list[Row]:
+    """What costs most comes first, receipts without a name last."""
+    ordered = sorted(slices, key=lambda part: (part.name is None, -part.cost, -part.receipts, part.name or ""))
+    return [Row(name=part.name, sums=Sums.of(part), before=past.get(part.name)) for part in ordered if part.receipts]
+
+
+def _lives(receipts: Receipts, question: Question, now: datetime) -> tuple[list[TaskLife], list[TaskLife]]:
+    """The tasks that finished in the question's span, and those of the span before."""
+    spans = (question.since, question.until), (question.before, question.since)
+    ends = [{task.name: task for task in receipts.finished_tasks(*span)} for span in spans]
+    idle_s = receipts.task_rules().idle_s
+    found: list[list[TaskLife]] = []
+    for (since, until), ended in zip(spans, ends, strict=True):
+        names = set(ended)
+        if idle_s is not None:
+            active = receipts.slices("task", [since, until], only=question.only)
+            silent = {part.name for part in active if part.name is not None}
+            names |= silent - receipts.tasks_named(silent).keys()
+        slices = receipts.task_slices(names, now, only=question.only) if names else []
+        lives = lives_of(names, ended, slices, idle_s=idle_s, now=now).values()
+        found.append(
+            [
+                life
+                for life in lives
+                if life.ended_at is not None and since <= life.ended_at < until and (life.receipts or not question.only)
+            ]
+        )
+    return found[0], found[1]
+
+
+def _with_lives(receipts: Receipts, question: Question, rows: Sequence[Row], now: datetime) -> list[Row]:
+    """The same rows, each with how its task stands."""
+    names = [row.name for row in rows if row.name is not None]
+    if not names:
+        return list(rows)
+    slices = receipts.task_slices(names, now, only=question.only)
+    idle_s = receipts.task_rules().idle_s
+    lives = lives_of(names, receipts.tasks_named(names), slices, idle_s=idle_s, now=now)
+    return [row if row.name is None else replace(row, task=lives[row.name]) for row in rows]
