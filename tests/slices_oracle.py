@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
+from itertools import pairwise
 
 from taximeter.ledger import Percentiles, Slice
 from taximeter.records import (
@@ -42,7 +43,7 @@ class ReceiptsInMemory:
         heaps: dict[tuple[int, str | None], list[Receipt]] = {}
         for receipt in self._receipts:
             groups = groups_of(receipt, self._words)
-            for interval, (since, until) in enumerate(zip(edges, edges[1:], strict=False)):
+            for interval, (since, until) in enumerate(pairwise(edges)):
                 if since <= receipt.closed_at < until and all(groups.get(kind) == name for kind, name in only):
                     heaps.setdefault((interval, None if by is None else groups.get(by)), []).append(receipt)
         return [slice_of(interval, name, heap) for (interval, name), heap in heaps.items()]
