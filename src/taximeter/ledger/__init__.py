@@ -1,7 +1,20 @@
 """The ledger: receipts that have been written down and stay."""
 
+from taximeter.ledger.bulk import Appended, FileMark
+from taximeter.ledger.forms import Call, Form
 from taximeter.ledger.ledger import Ledger
 from taximeter.ledger.totals import GroupTotals, Percentiles, Slice, UsageTotals
 from taximeter.ledger.writer import LedgerCounts
 
-__all__ = ["GroupTotals", "Ledger", "LedgerCounts", "Percentiles", "Slice", "UsageTotals"]
+__all__ = [
+    "Appended",
+    "Call",
+    "FileMark",
+    "Form",
+    "GroupTotals",
+    "Ledger",
+    "LedgerCounts",
+    "Percentiles",
+    "Slice",
+    "UsageTotals",
+]

@@ -11,7 +11,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from datetime import datetime
@@ -25,17 +25,19 @@ from typing import TYPE_CHECKING, Self
 from taximeter.clock import SYSTEM_CLOCK, Clock
 from taximeter.errors import LedgerError
 from taximeter.ledger import migrations
+from taximeter.ledger.bulk import Appended, FileMark, append_many
 from taximeter.ledger.database import Away, Database, Living, Session, as_ledger_error, database_at
+from taximeter.ledger.forms import Call
 from taximeter.ledger.journal import Journal
 from taximeter.ledger.keeper import Keeper, drain
 from taximeter.ledger.late import LateDatabase, NoSession, may_come_back
 from taximeter.ledger.liveness import WriterLock, WriterLocks
 from taximeter.ledger.spool import JOURNAL, SPOOL, Spool, writers_with_spools
 from taximeter.ledger.sqlite import Sqlite
-from taximeter.ledger.totals import GroupTotals, UsageTotals
+from taximeter.ledger.totals import GroupTotals, Slice, UsageTotals
 from taximeter.ledger.transactions import interrupt, losses, tell_loss, unheard_of, writers_with_notes
 from taximeter.ledger.writer import LedgerCounts, Writer
-from taximeter.records import Receipt, Request, Task, new_id
+from taximeter.records import Receipt, Request, Task, TaskWords, new_id
 
 if TYPE_CHECKING:
     from taximeter.ledger.reader import Reader
@@ -74,6 +76,8 @@ class Ledger:
         self._on_close = on_close
         self._reader: Reader | None = None
         self._making_reader = threading.Lock()
+        self._appending = threading.Lock()
+        self._bulk: Session | None = None
         self._closed = False
         self._process_id = os.getpid()
         atexit.register(self.close)  # a program that forgets to close loses nothing that it appended
@@ -184,6 +188,28 @@ class Ledger:
             Task(name=name, finished_at=at, succeeded=succeeded, labels={} if labels is None else labels)
         )
 
+    def append_many(
+        self, entries: Iterable[Call | Receipt], files: Iterable[FileMark] = (), *, dry_run: bool = False
+    ) -> Appended:
+        """Write what was read from somebody's log, and how far its files have been read, all in one transaction.
+
+        Durable on return. Nobody else writes meanwhile, so give some ten thousand at a time. What is there already is
+        not written again: a receipt that is the same, a call whose newest receipt has the same tokens and total time.
+        With `dry_run` the answer is the same, and nothing is kept. Raises LedgerError when the database takes nothing:
+        the spool is for what cannot be read again.
+        """
+        with self._appending:
+            if self._closed:
+                raise LedgerError(f"the ledger {self._database.name} is closed")
+            if self._bulk is None or not self._bulk.usable:
+                self._bulk = self._database.session(patience_s=self._busy_timeout_s)
+            guard = "receipts_no_replace" if isinstance(self._database, Sqlite) else None
+            return append_many(self._bulk, entries, files, guard=guard, dry_run=dry_run)
+
+    def file_marks(self, source: str) -> dict[str, str]:
+        """How far files have been read for `source`: what `append_many` was last given for each path."""
+        return self._reading().file_marks(source)
+
     def counts(self) -> LedgerCounts:
         """What became of the receipts that were appended here."""
         return self._writer.counts()
@@ -233,6 +259,43 @@ class Ledger:
         """The same by model, backend and outcome, and by bucket; added up on the spot from the group's receipts."""
         return self._reading().usage_of(kind, name)
 
+    def slices(
+        self,
+        by: str | None,
+        edges: Sequence[datetime],
+        *,
+        only: Sequence[tuple[str, str]] = (),
+        percentiles: bool = True,
+    ) -> list[Slice]:
+        """What was closed from each of `edges` on and before the next, summed by kind `by`: `task`, `run`, `session`,
+        `model`, `served_by`, `key`, `source`, `outcome`, `label:NAME`, or None for all of it together.
+
+        `only` are kinds and names, all of which must hold. Tasks are those of people's words. What has no receipts has
+        no slice. Without `percentiles` they are left empty, which is quicker. Raises ValueError for another kind.
+        """
+        words = self.task_rules()
+        return self._reading().slices(by, edges, only=only, percentiles=percentiles, words=words)
+
+    def task_slices(
+        self,
+        names: Collection[str],
+        until: datetime,
+        *,
+        only: Sequence[tuple[str, str]] = (),
+        percentiles: bool = True,
+    ) -> list[Slice]:
+        """The same for the whole life of some tasks, from their first receipt on and before `until`."""
+        words = self.task_rules()
+        return self._reading().task_slices(names, until, only=only, percentiles=percentiles, words=words)
+
+    def active_hours(self, since: datetime, until: datetime) -> list[datetime]:
+        """The hours of UTC in which something was closed from `since` and before `until`."""
+        return self._reading().active_hours(since, until)
+
+    def task_rules(self) -> TaskWords:
+        """What people's words about tasks come to."""
+        return TaskWords()
+
     def groups(self, kind: str, since: datetime | None = None, limit: int = 50) -> list[GroupTotals]:
         """The groups of one kind that had a receipt since then, those with the newest first."""
         return self._reading().groups(kind, since, limit)
@@ -260,6 +323,9 @@ class Ledger:
             self._closed = True
         if self._reader is not None:
             self._reader.close()
+        with self._appending:
+            if self._bulk is not None:
+                self._bulk.close()
         self._on_close.close()
 
     def __enter__(self) -> Self:

@@ -5,37 +5,31 @@ Owns: every SELECT that people ask for. Refuses to know: how anything came to be
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
-from types import MappingProxyType
-from typing import Any
+from itertools import pairwise
+from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy import exc
 
 from taximeter.errors import LedgerError
-from taximeter.ledger import rows
-from taximeter.ledger.columns import HOUR_COUNTS, HOUR_KEYS, MONEY_COLUMNS, TOKEN_COLUMNS, UNKNOWN_COLUMNS
+from taximeter.ledger import hours, rows
+from taximeter.ledger.columns import MONEY_COLUMNS
 from taximeter.ledger.database import Database, as_ledger_error
 from taximeter.ledger.documents import record_from
+from taximeter.ledger.forms import derive
 from taximeter.ledger.rollups import ALL
-from taximeter.ledger.schema import (
-    current_receipts,
-    documents,
-    group_totals,
-    members,
-    receipts,
-    task_ends,
-    usage_by_hour,
-)
-from taximeter.ledger.totals import GroupTotals, UsageTotals
-from taximeter.records import PICODOLLARS_PER_DOLLAR, Outcome, Receipt, Task, exact_sum
+from taximeter.ledger.schema import current_receipts, documents, file_marks, forms, group_totals, receipts, task_ends
+from taximeter.ledger.slices import Groups, Slices, hours_of_tasks
+from taximeter.ledger.totals import GroupTotals, Slice, UsageTotals
+from taximeter.records import PICODOLLARS_PER_DOLLAR, Receipt, Task, TaskWords, exact_sum
 
 _LONGEST_LIST = 100_000
 _NAMED_WHEN_AMBIGUOUS = 5
-_HOUR = timedelta(hours=1)
+_AT_ONCE = 500
 
 
 class Reader:
@@ -57,8 +51,9 @@ class Reader:
             receipt_id = _resolve(connection, name)
             if receipt_id is None:
                 return None
-            named = sa.select(documents.c.document).where(documents.c.receipt_id == receipt_id)
-            return record_from(connection.scalars(named).one(), Receipt)
+            return _whole(
+                connection, connection.scalars(sa.select(receipts.c.number).where(receipts.c.id == receipt_id))
+            )[0]
 
     def total_cost(self) -> Decimal:
         """The exact sum of all costs that are known, in dollars, over the receipts that nothing corrects."""
@@ -67,23 +62,14 @@ class Reader:
 
     def usage_by_hour(self, start: datetime, until: datetime) -> list[UsageTotals]:
         """See `Ledger.usage_by_hour`."""
-        # In UTC, whose hours are what is kept: in India they begin at half past.
-        start, until = start.astimezone(UTC), until.astimezone(UTC)
-        first, last = _hour_from(start), _hour_of(until)
         with self._snapshot() as connection:
-            if first > last:  # all within one hour
-                return _part_of_an_hour(connection, start, until)
-            return [
-                *_part_of_an_hour(connection, start, first),
-                *_kept(connection, first, last),
-                *_part_of_an_hour(connection, last, until),
-            ]
+            return hours.usage_in(connection, start, until)
 
     def group(self, kind: str, name: str) -> GroupTotals | None:
         """See `Ledger.group`."""
         this = group_totals.c
         question = sa.select(group_totals).where(
-            this.kind == rows.stored_name(kind), this.name == rows.stored_name(name)
+            this.kind == rows.stored_kind(kind), this.name == rows.stored_name(name)
         )
         with self._snapshot() as connection:
             found = connection.execute(question).mappings().one_or_none()
@@ -91,17 +77,40 @@ class Reader:
 
     def usage_of(self, kind: str, name: str) -> list[UsageTotals]:
         """See `Ledger.usage_of`."""
-        member = members.c
-        theirs = sa.select(member.receipt_id).where(
-            member.kind == rows.stored_name(kind), member.name == rows.stored_name(name)
-        )
         with self._snapshot() as connection:
-            return _added_up(connection, current_receipts.c.id.in_(theirs))
+            return hours.usage_of(connection, kind, name)
+
+    def slices(
+        self, by: str | None, edges: Sequence[datetime], *, only: Groups, percentiles: bool, words: TaskWords
+    ) -> list[Slice]:
+        """See `Ledger.slices`."""
+        with self._snapshot() as connection:
+            return Slices(by, only, words).answer(connection, [*enumerate(pairwise(edges))], percentiles=percentiles)
+
+    def task_slices(
+        self, names: Collection[str], until: datetime, *, only: Groups, percentiles: bool, words: TaskWords
+    ) -> list[Slice]:
+        """See `Ledger.task_slices`."""
+        with self._snapshot() as connection:
+            spans = [(0, span) for span in hours_of_tasks(connection, names, words, until)]
+            return Slices("task", only, words).answer(connection, spans, percentiles=percentiles, names=names)
+
+    def active_hours(self, since: datetime, until: datetime) -> list[datetime]:
+        """See `Ledger.active_hours`."""
+        with self._snapshot() as connection:
+            return hours.active_hours(connection, since, until)
+
+    def file_marks(self, source: str) -> dict[str, str]:
+        """See `Ledger.file_marks`."""
+        this = file_marks.c
+        with self._snapshot() as connection:
+            found = connection.execute(sa.select(this.path, this.document).where(this.source == source))
+            return {str(path): str(document) for path, document in found}
 
     def groups(self, kind: str, since: datetime | None, limit: int) -> list[GroupTotals]:
         """See `Ledger.groups`."""
         this = group_totals.c
-        question = sa.select(group_totals).where(this.kind == rows.stored_name(kind))
+        question = sa.select(group_totals).where(this.kind == rows.stored_kind(kind))
         if since is not None:
             question = question.where(this.last_at >= since)
         question = question.order_by(this.last_at.desc(), this.name.desc()).limit(_bounded(limit))
@@ -110,20 +119,9 @@ class Reader:
 
     def members(self, kind: str, name: str, limit: int, before: str | None) -> list[Receipt]:
         """See `Ledger.receipts_of`."""
-        member = members.c
-        question = (
-            sa.select(documents.c.document)
-            .join(members, member.receipt_id == documents.c.receipt_id)
-            .where(member.kind == rows.stored_name(kind), member.name == rows.stored_name(name))
-            .where(_is_current(member.receipt_id))
-            .order_by(member.closed_at.desc(), member.receipt_id.desc())
-            .limit(_bounded(limit))
-        )
         with self._snapshot() as connection:
-            if before is not None:
-                place = sa.tuple_(member.closed_at, member.receipt_id)
-                question = question.where(place < _place_of(connection, before))
-            return [record_from(document, Receipt) for document in connection.scalars(question)]
+            place = None if before is None else _place_of(connection, before)
+            return _whole(connection, _members(connection, kind, name, _bounded(limit), place))
 
     def task_words(self, name: str) -> list[Task]:
         """See `Ledger.task_words`."""
@@ -148,34 +146,79 @@ class Reader:
 
 def _newest(connection: sa.Connection, limit: int, before: str | None) -> list[Receipt]:
     this = current_receipts.c
-    question = (
-        sa.select(documents.c.document)
-        .join(current_receipts, this.id == documents.c.receipt_id)
-        .order_by(this.closed_at.desc(), this.id.desc())
-        .limit(_bounded(limit))
-    )
+    question = sa.select(this.number).order_by(this.closed_at.desc(), this.id.desc()).limit(_bounded(limit))
     if before is not None:
-        question = question.where(sa.tuple_(this.closed_at, this.id) < _place_of(connection, before))
-    return [record_from(document, Receipt) for document in connection.scalars(question)]
+        question = question.where(sa.tuple_(this.closed_at, this.id) < _as_tuple(_place_of(connection, before)))
+    return _whole(connection, connection.scalars(question))
+
+
+def _whole(connection: sa.Connection, of: Iterable[int]) -> list[Receipt]:
+    """The receipts with these numbers, in their order."""
+    numbers = list(of)
+    found: dict[int, Receipt] = {}
+    for start in range(0, len(numbers), _AT_ONCE):
+        some = numbers[start : start + _AT_ONCE]
+        documented = sa.select(documents.c.number, documents.c.document).where(documents.c.number.in_(some))
+        found |= {number: record_from(text, Receipt) for number, text in connection.execute(documented)}
+        derived = [number for number in some if number not in found]
+        if derived:
+            found |= _derived(connection, derived)
+    return [found[number] for number in numbers]
+
+
+def _derived(connection: sa.Connection, numbers: Sequence[int]) -> dict[int, Receipt]:
+    """Those that have no document of their own."""
+    prototypes: dict[int, Receipt] = {}
+    question = sa.select(receipts).where(receipts.c.number.in_(numbers))
+    receipt_rows = connection.execute(question).mappings().all()
+    of_forms = sa.select(forms.c.number, forms.c.document).where(
+        forms.c.number.in_({row["form"] for row in receipt_rows})
+    )
+    for number, text in connection.execute(of_forms):
+        prototypes[number] = record_from(text, Receipt)
+    return {row["number"]: derive(prototypes[row["form"]], cast("Mapping[str, Any]", row)) for row in receipt_rows}
+
+
+def _members(
+    connection: sa.Connection, kind: str, name: str, limit: int, before: tuple[datetime, str] | None
+) -> list[int]:
+    """The numbers of a group's receipts, newest first. They are looked for in the hours in which there are some."""
+    this, found = current_receipts.c, list[int]()
+    belongs = hours.Belongs(hours.OF_RECEIPTS.keys, [(kind, name)])
+    for hour in reversed(hours.hours_of(connection, kind, name)):
+        if before is not None and hour > before[0]:
+            continue
+        question = (
+            sa.select(this.number, *belongs.columns)
+            .where(this.closed_at >= hour, this.closed_at < hour + hours.HOUR, *belongs.conditions)
+            .order_by(this.closed_at.desc(), this.id.desc())
+        )
+        if before is not None:
+            question = question.where(sa.tuple_(this.closed_at, this.id) < _as_tuple(before))
+        if not belongs.columns:
+            question = question.limit(limit - len(found))
+        found += [number for number, *rest in connection.execute(question) if belongs.accepts(rest)]
+        if len(found) >= limit:
+            break
+    return found[:limit]
 
 
 def _bounded(limit: int) -> int:
     return max(0, min(limit, _LONGEST_LIST))
 
 
-def _place_of(connection: sa.Connection, name: str) -> sa.Tuple:
+def _place_of(connection: sa.Connection, name: str) -> tuple[datetime, str]:
     """Where in a list the receipt called `name` stands. Raises LedgerError when there is none."""
     receipt_id = _resolve(connection, name)
     if receipt_id is None:
         raise LedgerError(f"no receipt {name}", hint="`before` is the last receipt of the page before")
     place = sa.select(receipts.c.closed_at, receipts.c.id).where(receipts.c.id == receipt_id)
-    found = connection.execute(place).one()
-    return sa.tuple_(sa.literal(found[0], receipts.c.closed_at.type), sa.literal(found[1], receipts.c.id.type))
+    closed_at, id_ = connection.execute(place).one()
+    return closed_at, id_
 
 
-def _is_current(receipt_id: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-    later = receipts.alias("later")
-    return ~sa.exists().where(later.c.supersedes == receipt_id)
+def _as_tuple(place: tuple[datetime, str]) -> sa.Tuple:
+    return sa.tuple_(sa.literal(place[0], receipts.c.closed_at.type), sa.literal(place[1], receipts.c.id.type))
 
 
 def _resolve(connection: sa.Connection, name: str) -> str | None:
@@ -232,7 +275,7 @@ def _total_cost(connection: sa.Connection) -> Decimal:
     found = connection.execute(everything).mappings().one_or_none()
     off_scale = connection.scalars(
         sa.select(documents.c.document)
-        .join(current_receipts, this.id == documents.c.receipt_id)
+        .join(current_receipts, this.number == documents.c.number)
         .where(this.off_scale > 0, this.cost_dollars.is_(None))
     )
     known = Decimal(0) if found is None else _money(found)
@@ -242,87 +285,6 @@ def _total_cost(connection: sa.Connection) -> Decimal:
 def _money(found: Mapping[Any, Any]) -> Decimal:
     dollars, picodollars = (int(found[name]) for name in MONEY_COLUMNS)
     return rows.join_money(dollars * PICODOLLARS_PER_DOLLAR + picodollars)
-
-
-def _hour_from(at: datetime) -> datetime:
-    """`at`, or the first whole hour after it."""
-    hour = _hour_of(at)
-    return hour if hour == at else hour + _HOUR
-
-
-def _hour_of(at: datetime) -> datetime:
-    return at.replace(minute=0, second=0, microsecond=0)
-
-
-def _kept(connection: sa.Connection, start: datetime, until: datetime) -> list[UsageTotals]:
-    """The sums of whole hours."""
-    this = usage_by_hour.c
-    question = (
-        sa.select(*(this[name] for name in (*HOUR_KEYS, *HOUR_COUNTS, *MONEY_COLUMNS)))
-        .where(this.hour >= start, this.hour < until, this.receipts != 0)
-        .order_by(this.hour, this.model, this.served_by, this.outcome)
-    )
-    return [_usage_totals(row) for row in connection.execute(question)]
-
-
-def _part_of_an_hour(connection: sa.Connection, start: datetime, until: datetime) -> list[UsageTotals]:
-    if start >= until:
-        return []
-    closed_at = current_receipts.c.closed_at
-    return _added_up(connection, sa.and_(closed_at >= start, closed_at < until), hour=_hour_of(start))
-
-
-def _added_up(
-    connection: sa.Connection, which: sa.ColumnElement[bool], *, hour: datetime | None = None
-) -> list[UsageTotals]:
-    """The sums of some receipts, made on the spot."""
-    this = current_receipts.c
-    is_unknown = {name: sa.case((this[name].is_(None), 1), else_=0) for name in (*TOKEN_COLUMNS, "cost_dollars")}
-    sums: dict[str, sa.ColumnElement[Any]] = {
-        "receipts": sa.func.count(),
-        "unpriced": sa.func.sum(is_unknown["cost_dollars"]),
-        "timed": sa.func.count(this.total_ns),
-        "first_tokens": sa.func.count(this.first_token_ns),
-    }
-    sums |= {UNKNOWN_COLUMNS[name]: sa.func.sum(is_unknown[name]) for name in TOKEN_COLUMNS}
-    counts = [
-        sums[name] if name in sums else sa.func.coalesce(sa.func.sum(this[name]), 0)
-        for name in (*HOUR_COUNTS, *MONEY_COLUMNS)
-    ]
-    keys = (this.model, sa.func.coalesce(this.served_by, ""), this.outcome)
-    question = sa.select(*keys, *counts).where(which).group_by(*keys).order_by(*keys)
-    return [_usage_totals((hour, *row)) for row in connection.execute(question)]
-
-
-_PAIRS = slice(3, 3 + 2 * len(TOKEN_COLUMNS), 2)  # in HOUR_COUNTS: a bucket's sum, and how often it was unknown
-_UNKNOWN_PAIRS = slice(4, _PAIRS.stop, 2)
-_NONE_UNKNOWN = MappingProxyType(dict.fromkeys(TOKEN_COLUMNS, 0))
-_OUTCOMES = {outcome.value: outcome for outcome in Outcome}
-
-
-def _usage_totals(row: Sequence[Any]) -> UsageTotals:
-    """From `HOUR_KEYS`, `HOUR_COUNTS` and `MONEY_COLUMNS`. A week has ten thousand of them."""
-    hour, model, served_by, outcome, *sums = row
-    numbers: list[int] = sums if type(sums[0]) is int else list(map(int, sums))  # Postgres has decimals here
-    total_ns, timed, first_token_ns, first_tokens, compute_ns, dollars, picodollars = numbers[_PAIRS.stop :]
-    unknown = numbers[_UNKNOWN_PAIRS]
-    return UsageTotals(
-        hour=hour,
-        model=model,
-        served_by=served_by or None,
-        outcome=_OUTCOMES[outcome],
-        receipts=numbers[0],
-        unpriced=numbers[1],
-        off_scale=numbers[2],
-        tokens=dict(zip(TOKEN_COLUMNS, numbers[_PAIRS], strict=True)),
-        unknown=dict(zip(TOKEN_COLUMNS, unknown, strict=True)) if any(unknown) else _NONE_UNKNOWN,
-        total_ns=total_ns,
-        timed=timed,
-        first_token_ns=first_token_ns,
-        first_tokens=first_tokens,
-        compute_ns=compute_ns,
-        cost=rows.join_money(dollars * PICODOLLARS_PER_DOLLAR + picodollars),
-    )
 
 
 def _group_totals(found: Mapping[Any, Any]) -> GroupTotals:

@@ -1,29 +1,39 @@
 """Sums that are kept as receipts are written, so that no question adds up a million rows.
 
-Two tables: `usage_by_hour`, by the hour a receipt was closed in, model, backend and outcome; and `group_totals`, by
-whatever requests said they belong to (task, run, session, `label:NAME`), with one group of everything. `members` says
-which receipts a group has. All of it is written in the receipt's own transaction; a correction takes away what it
-corrects. Owns: what a receipt adds to which sum. Refuses to know: when anything is committed.
+Three tables: `usage_by_hour`, by the hour a receipt was closed in and by all that reports ask by, together: its model,
+backend and outcome, and what it belongs to; `group_totals`, by whatever requests said they belong to (task, run,
+session, `label:NAME`), with one group of everything; and `group_hours`, in which hours a group had receipts. All of it
+is written in the receipt's own transaction; a correction takes away what it corrects. Owns: what a receipt adds to
+which sum. Refuses to know: when anything is committed.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
+from operator import add
+
+import msgspec
 
 from taximeter.ledger.columns import (
+    BUCKET_COLUMNS,
     GROUP_COUNTS,
     GROUP_KEYS,
-    GROUP_TIMES,
-    HOUR_COUNTS,
+    HOUR_AMOUNTS,
     HOUR_KEYS,
-    MEMBER_COLUMNS,
     MONEY_COLUMNS,
+    PHASE_COLUMNS,
     RECEIPT_COLUMNS,
+    REPORTED_COLUMN,
+    SPAN_COLUMNS,
     TOKEN_COLUMNS,
+    UNKNOWN_COLUMNS,
 )
 from taximeter.ledger.database import Session
-from taximeter.ledger.rows import Row, stored_name
+from taximeter.ledger.rows import Row, labels_from
 from taximeter.records import LABEL_KIND, PICODOLLARS_PER_DOLLAR, Outcome, Usage
 
 # ruff: noqa: S608 - all words of these statements are our own
@@ -31,123 +41,230 @@ from taximeter.records import LABEL_KIND, PICODOLLARS_PER_DOLLAR, Outcome, Usage
 ALL = ("all", "")
 
 _AT = {name: place for place, name in enumerate(RECEIPT_COLUMNS)}
-_FIRST_TOKENS, _LAST_TOKENS = _AT[TOKEN_COLUMNS[0]], _AT[TOKEN_COLUMNS[-1]] + 1
-_INPUTS = len(Usage.INPUT_LEAVES)
+_TOKENS = slice(_AT[TOKEN_COLUMNS[0]], _AT[TOKEN_COLUMNS[-1]] + 1)
+_KEYS = tuple(_AT[name] for name in HOUR_KEYS)
 _KINDS = ("task", "run", "session")
+_encode = msgspec.json.Encoder().encode
 
-Key = tuple[str, ...]
+# What is plainly added up, where it is known; and how many know it, for those of which that is asked.
+_PLAIN = tuple((_AT[name], name) for name in ("off_scale", *PHASE_COLUMNS, "compute_ns"))
+_COUNTED = ((_AT["total_ns"], "timed"), (_AT["first_token_ns"], "first_tokens"), (_AT["itl_ns"], "itls"))
+_UNCOUNTED = tuple((_AT[name], name) for name in ("total_ns", "first_token_ns"))
+_TOKENS_AT = tuple((_AT[name], name, UNKNOWN_COLUMNS[name]) for name in TOKEN_COLUMNS)
+_BUCKETS_AT = tuple((_AT[column], unit) for unit, column in BUCKET_COLUMNS.items())
+
+Key = tuple[str | None, ...]
+"""An hour, as its column has it, and the values of `HOUR_KEYS`."""
 
 
 @dataclass(slots=True)
-class _Sums:
-    """What is added to one row. `picodollars` is the whole amount."""
+class Sums:
+    """What is added to one row. `counts` and `picodollars` (by the amounts of `HOUR_AMOUNTS`) have only what is not 0;
+    `uncounted` is how many receipts do not know a bucket."""
 
-    counts: list[int]
-    picodollars: int = 0
+    counts: dict[str, int] = field(default_factory=dict[str, int])
+    picodollars: dict[str, int] = field(default_factory=dict[str, int])
+    uncounted: int = 0
     first_at: str | None = None
     last_at: str | None = None
 
-    def add(self, counts: Sequence[int], picodollars: int, sign: int) -> None:
-        self.counts = [sum_ + sign * count for sum_, count in zip(self.counts, counts, strict=True)]
-        self.picodollars += sign * picodollars
-
-    def money(self) -> tuple[int, int]:
-        return divmod(self.picodollars, PICODOLLARS_PER_DOLLAR)
-
-
-def groups_of(row: Row, labels: Mapping[str, str]) -> list[Key]:
-    """What a receipt belongs to: kinds and names."""
-    groups = [(kind, str(name)) for kind in _KINDS if (name := row[_AT[kind]]) is not None]
-    groups += {(stored_name(LABEL_KIND + name), stored_name(value)) for name, value in labels.items()}
-    return groups
+    def add(self, more: Sums, sign: int = 1) -> None:
+        """Count what is in `more` too, or (-1) no longer."""
+        for mine, theirs in ((self.counts, more.counts), (self.picodollars, more.picodollars)):
+            for name, number in theirs.items():
+                mine[name] = mine.get(name, 0) + sign * number
+        self.uncounted += sign * more.uncounted
+        if sign > 0:  # what was seen was seen
+            self.first_at = more.first_at if self.first_at is None else min(self.first_at, more.first_at or "~")
+            self.last_at = more.last_at if self.last_at is None else max(self.last_at, more.last_at or "")
 
 
 class Rollup:
     """What a batch of receipts changes, gathered before it is told to the database: many receipts share a row."""
 
     def __init__(self) -> None:
-        self._hours: dict[Key, _Sums] = {}
-        self._groups: dict[Key, _Sums] = {}
-        self._members: list[Row] = []
+        self._hours: defaultdict[Key, Sums] = defaultdict(Sums)
+        self._hours_of: set[tuple[str, str, str]] = set()
 
-    def add(self, row: Row, groups: Iterable[Key]) -> None:
+    def add(self, row: Row) -> None:
         """A receipt is written."""
-        closed_at, received_at = str(row[_AT["closed_at"]]), str(row[_AT["received_at"]])
-        mine = [ALL, *groups]
-        for sums in self._count(row, mine, 1):
-            sums.first_at = received_at if sums.first_at is None else min(sums.first_at, received_at)
-            sums.last_at = closed_at if sums.last_at is None else max(sums.last_at, closed_at)
-        self._members += [(*key, closed_at, row[0]) for key in mine[1:]]
+        self.add_sums(_key(row), _sums(row))
 
-    def take(self, row: Row, groups: Iterable[Key]) -> None:
+    def take(self, row: Row) -> None:
         """A receipt is corrected, and counts no longer. When a group began and ended stays as it was."""
-        self._count(row, [ALL, *groups], -1)
+        self._hours[_key(row)].add(_sums(row), -1)
+
+    def add_sums(self, key: Key, sums: Sums) -> None:
+        """Receipts are written that have all of `key` in common."""
+        self._hours[key].add(sums)
+        hour = str(key[0])
+        self._hours_of.update((kind, name, hour) for kind, name in groups_of(key))
 
     def write(self, session: Session) -> None:
         """Tell the database, in an order that is the same for everybody."""
-        hours = [(*key, *sums.counts, *sums.money()) for key, sums in sorted(self._hours.items())]
-        groups = [
-            (*key, *sums.counts, *sums.money(), sums.first_at, sums.last_at)
-            for key, sums in sorted(self._groups.items())
-        ]
-        session.tell(_ADD_TO_HOUR, hours)
-        session.tell(_ADD_TO_GROUP, groups)
-        session.tell(_ADD_MEMBER, self._members)
-
-    def _count(self, row: Row, groups: Iterable[Key], sign: int) -> list[_Sums]:
-        """Add the receipt's numbers to its sums; those of its groups."""
-        hour = f"{str(row[_AT['closed_at']])[:13]}:00:00.000000"
-        outcome = str(row[_AT["outcome"]])
-        tokens = row[_FIRST_TOKENS:_LAST_TOKENS]
-        dollars, picodollars = row[_AT["cost_dollars"]], row[_AT["cost_picodollars"]]
-        unpriced = dollars is None
-        amount = 0 if unpriced else int(dollars) * PICODOLLARS_PER_DOLLAR + int(picodollars)
-        off_scale = int(row[_AT["off_scale"]])
-        counts = [1, int(unpriced), off_scale]
-        known = [0 if count is None else int(count) for count in tokens]
-        for count, sum_ in zip(tokens, known, strict=True):
-            counts += (sum_, int(count is None))
-        for name in ("total_ns", "first_token_ns"):
-            value = row[_AT[name]]
-            counts += (0, 0) if value is None else (int(value), 1)
-        counts.append(int(row[_AT["compute_ns"]] or 0))
-        key = (hour, str(row[_AT["model"]]), str(row[_AT["served_by"]] or ""), outcome)
-        if key not in self._hours:
-            self._hours[key] = _Sums([0] * len(HOUR_COUNTS))
-        self._hours[key].add(counts, amount, sign)
-
-        failed = int(outcome != Outcome.COMPLETED.value)
-        uncounted = int(None in tokens)
-        counts = [1, failed, int(unpriced), off_scale, sum(known[:_INPUTS]), sum(known[_INPUTS:]), uncounted]
-        found: list[_Sums] = []
-        for group in groups:
-            if group not in self._groups:
-                self._groups[group] = _Sums([0] * len(GROUP_COUNTS))
-            self._groups[group].add(counts, amount, sign)
-            found.append(self._groups[group])
-        return found
+        told: defaultdict[tuple[tuple[str, ...], tuple[str, ...]], list[Row]] = defaultdict(list)
+        groups: defaultdict[tuple[str, str], _Group] = defaultdict(_Group)
+        for key, sums in self._hours.items():
+            names, numbers = [*sums.counts], [*sums.counts.values()]
+            for amount, picodollars in sums.picodollars.items():
+                names += HOUR_AMOUNTS[amount]
+                numbers += divmod(picodollars, PICODOLLARS_PER_DOLLAR)
+            there = [(name, value) for name, value in zip(HOUR_KEYS, key[1:], strict=True) if value is not None]
+            values = [value for _, value in there]
+            told[tuple([name for name, _ in there]), tuple(names)].append(
+                (key[0], digest(key), *values, *numbers, sums.first_at, sums.last_at)
+            )
+            mine = _totals(key, sums)
+            for group in (ALL, *groups_of(key)):
+                groups[group].add(mine, sums)
+        for (also, names), rows in told.items():
+            session.tell(_adding_to_hours(also, names), sorted(rows))
+        session.tell(_ADD_TO_GROUP, [(*group, *sums.row()) for group, sums in sorted(groups.items())])
+        session.tell(_ADD_HOUR, sorted(self._hours_of))
 
 
-def _adding(table: str, keys: Sequence[str], counts: Sequence[str], times: Sequence[str] = ()) -> str:
-    """The statement that adds a row to what is in the table under its key. All words in it are our own."""
-    names = (*keys, *counts, *MONEY_COLUMNS, *times)
-    dollars, picodollars = MONEY_COLUMNS
-    sum_ = f"({table}.{picodollars} + excluded.{picodollars})"
+def digest(key: Key) -> str:
+    """What stands for all of a key but its hour: together they are too long for an index of Postgres."""
+    return sha256(_encode(key[1:])).hexdigest()[:32]
+
+
+def groups_of(key: Key) -> list[tuple[str, str]]:
+    """What receipts with that key belong to: kinds and names."""
+    groups = [(kind, name) for kind, place in _GROUP_PLACES if (name := key[place]) is not None]
+    labels = key[_LABELS_PLACE]
+    if labels is not None:
+        groups += [(LABEL_KIND + name, value) for name, value in labels_from(labels).items()]
+    return groups
+
+
+_GROUP_PLACES = tuple((kind, 1 + HOUR_KEYS.index(kind)) for kind in _KINDS)
+_LABELS_PLACE = 1 + HOUR_KEYS.index("labels")
+_OUTCOME_PLACE = 1 + HOUR_KEYS.index("outcome")
+
+
+def hour_of(instant: str) -> str:
+    """When the hour began that a stored instant lies in."""
+    return f"{instant[:13]}:00:00.000000"
+
+
+def _key(row: Row) -> Key:
+    return (hour_of(row[_AT["closed_at"]]), *[row[place] for place in _KEYS])
+
+
+def _sums(row: Row) -> Sums:
+    """Of one receipt."""
+    counts, picodollars = {"receipts": 1}, dict[str, int]()
+    for place, name, unknown in _TOKENS_AT:
+        count = row[place]
+        if count is None:
+            counts[unknown] = 1
+        elif count:
+            counts[name] = count
+    for place, name in (*_PLAIN, *_UNCOUNTED):
+        if number := row[place]:
+            counts[name] = number
+    for place, name in _COUNTED:
+        if row[place] is not None:
+            counts[name] = 1
+    dollars = row[_AT["cost_dollars"]]
+    if dollars is None:
+        counts["unpriced"] = 1
+    else:
+        picodollars["cost"] = dollars * PICODOLLARS_PER_DOLLAR + row[_AT["cost_picodollars"]]
+        for place, unit in _BUCKETS_AT:
+            if amount := row[place]:
+                picodollars[unit] = amount
+    reported = row[_AT[REPORTED_COLUMN]]
+    if reported is not None:
+        counts["reported"], picodollars["reported"] = 1, reported
+    uncounted = int(None in row[_TOKENS])
+    return Sums(counts, picodollars, uncounted, row[_AT["received_at"]], row[_AT["closed_at"]])
+
+
+_INPUTS, _OUTPUTS = frozenset(Usage.INPUT_LEAVES), frozenset(Usage.OUTPUT_LEAVES)
+
+
+def _totals(key: Key, sums: Sums) -> tuple[int, ...]:
+    """What a row of an hour is to a group: `GROUP_COUNTS`, and the picodollars of the cost."""
+    receipts = sums.counts.get("receipts", 0)
+    inputs = outputs = 0
+    for name, number in sums.counts.items():
+        if name in _INPUTS:
+            inputs += number
+        elif name in _OUTPUTS:
+            outputs += number
+    return (
+        receipts,
+        0 if key[_OUTCOME_PLACE] == Outcome.COMPLETED.value else receipts,
+        sums.counts.get("unpriced", 0),
+        sums.counts.get("off_scale", 0),
+        inputs,
+        outputs,
+        sums.uncounted,
+        sums.picodollars.get("cost", 0),
+    )
+
+
+class _Group:
+    """What is added to a group's row."""
+
+    def __init__(self) -> None:
+        self.totals: tuple[int, ...] = (0,) * (len(GROUP_COUNTS) + 1)
+        self.first_at: str | None = None
+        self.last_at: str | None = None
+
+    def add(self, totals: tuple[int, ...], sums: Sums) -> None:
+        self.totals = tuple(map(add, self.totals, totals))
+        if sums.first_at is not None and sums.last_at is not None:
+            self.first_at = sums.first_at if self.first_at is None else min(self.first_at, sums.first_at)
+            self.last_at = sums.last_at if self.last_at is None else max(self.last_at, sums.last_at)
+
+    def row(self) -> Row:
+        *counts, picodollars = self.totals
+        return (*counts, *divmod(picodollars, PICODOLLARS_PER_DOLLAR), self.first_at, self.last_at)
+
+
+def _adding(
+    table: str,
+    keys: Sequence[str],
+    counts: Iterable[str],
+    amounts: Iterable[tuple[str, str]],
+    *,
+    also: Sequence[str] = (),
+) -> str:
+    """The statement that adds a row to what is in the table under its key, of which `also` is a part that the key
+    implies. All words in it are our own."""
     sets = [f"{name} = {table}.{name} + excluded.{name}" for name in counts]
-    sets += [
-        f"{dollars} = {table}.{dollars} + excluded.{dollars} + {sum_} / {PICODOLLARS_PER_DOLLAR}",
-        f"{picodollars} = {sum_} % {PICODOLLARS_PER_DOLLAR}",
-    ]
-    for name, better in zip(times, "<>", strict=False):
+    names = [*keys, *also, *counts]
+    for dollars, picodollars in amounts:
+        sum_ = f"({table}.{picodollars} + excluded.{picodollars})"
+        sets += [
+            f"{dollars} = {table}.{dollars} + excluded.{dollars} + {sum_} / {PICODOLLARS_PER_DOLLAR}",
+            f"{picodollars} = {sum_} % {PICODOLLARS_PER_DOLLAR}",
+        ]
+        names += (dollars, picodollars)
+    for name, better in zip(SPAN_COLUMNS, "<>", strict=True):
         sets.append(
             f"{name} = CASE WHEN excluded.{name} {better} {table}.{name} THEN excluded.{name} ELSE {table}.{name} END"
         )
+    names += SPAN_COLUMNS
     return (
         f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
         f" ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {', '.join(sets)}"
     )
 
 
-_ADD_TO_HOUR = _adding("usage_by_hour", HOUR_KEYS, HOUR_COUNTS)
-_ADD_TO_GROUP = _adding("group_totals", GROUP_KEYS, GROUP_COUNTS, GROUP_TIMES)
-_ADD_MEMBER = f"INSERT INTO members ({', '.join(MEMBER_COLUMNS)}) VALUES (?, ?, ?, ?)"
+_PAIRS: Mapping[str, tuple[str, str]] = {dollars: (dollars, rest) for dollars, rest in HOUR_AMOUNTS.values()}
+_SECONDS = frozenset(rest for _, rest in HOUR_AMOUNTS.values())
+
+
+@cache
+def _adding_to_hours(also: tuple[str, ...], names: tuple[str, ...]) -> str:
+    """Only of what is there: most of the columns are for few receipts (and see `sparse`)."""
+    counts = [name for name in names if name not in _PAIRS and name not in _SECONDS]
+    amounts = [_PAIRS[name] for name in names if name in _PAIRS]
+    return _adding("usage_by_hour", ("hour", "digest"), counts, amounts, also=also)
+
+
+_ADD_TO_GROUP = _adding("group_totals", GROUP_KEYS, GROUP_COUNTS, [MONEY_COLUMNS])
+_ADD_HOUR = "INSERT INTO group_hours (kind, name, hour) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"

@@ -6,40 +6,69 @@ beside the row, which has everything whole.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import lru_cache
 from hashlib import sha256
-from typing import Any
+from operator import attrgetter
+from typing import Any, cast
+
+import msgspec
 
 from taximeter.ledger import columns
 from taximeter.ledger.documents import record_from
-from taximeter.records import EXACT, PICODOLLARS_PER_DOLLAR, Receipt, Request
+from taximeter.records import (
+    EXACT,
+    LABEL_KIND,
+    PICODOLLARS_PER_DOLLAR,
+    Cost,
+    Receipt,
+    Request,
+    Timing,
+    Usage,
+    Work,
+)
 
 LARGEST = 10**14
-"""More than the tokens, the dollars or the nanoseconds (28 hours) of any request: what is larger is nonsense, and has
-its place in the document only. Ninety thousand of the largest still add up within 64 bits."""
+"""More than the tokens or the nanoseconds (28 hours) of any request: what is larger is nonsense, and has its place in
+the document only. Ninety thousand of the largest still add up within 64 bits."""
+
+LARGEST_PICODOLLARS = 9 * 10**18
+"""Nine million dollars, for a part of a request; that is 64 bits."""
 
 _LONGEST_NAME_BYTES = 400  # Postgres indexes no more than 2,700 bytes, and a name of a model may be anybody's
 
 Row = tuple[Any, ...]
 
+_encode = msgspec.json.Encoder().encode
+_tokens_of = cast("Callable[[Usage], Row]", attrgetter(*columns.TOKEN_COLUMNS))
+_times_of = cast("Callable[[Timing], Row]", attrgetter(*columns.TIME_COLUMNS[:-1]))
+_work_of = cast("Callable[[Work], Row]", attrgetter(*columns.WORK_COLUMNS))
+_NO_TOKENS = (None,) * len(columns.TOKEN_COLUMNS)
+_NO_TIMES = (None,) * (len(columns.TIME_COLUMNS) - 1)
+_NO_WORK = (None,) * len(columns.WORK_COLUMNS)
+_NO_MONEY = (None,) * (len(columns.MONEY_COLUMNS) + len(columns.MONEY_UNITS))
+_MONEY_PLACES = {unit: place for place, unit in enumerate(columns.MONEY_UNITS)}
+_OTHER = _MONEY_PLACES["other"]
+
 
 def receipt_row(receipt: Receipt) -> Row:
     """The row of table `receipts`, in the order of `RECEIPT_COLUMNS`."""
-    request, usage, timing, work = receipt.request, receipt.usage, receipt.timing, receipt.work
-    numbers: list[int | None] = []
-    for record, names in (
-        (usage, columns.TOKEN_COLUMNS),
-        (timing, columns.TIME_COLUMNS),
-        (work, columns.WORK_COLUMNS),
-    ):
-        numbers += [None] * len(names) if record is None else [getattr(record, name) for name in names]
+    request, usage, timing, work, cost = receipt.request, receipt.usage, receipt.timing, receipt.work, receipt.cost
+    numbers: list[int | None] = [
+        *(_NO_TOKENS if usage is None else _tokens_of(usage)),
+        *(_NO_TIMES if timing is None else _times_of(timing)),
+        receipt.inter_token_ns,
+        *(_NO_WORK if work is None else _work_of(work)),
+    ]
     off_scale = 0
     for place, number in enumerate(numbers):
-        if number is not None and abs(number) > LARGEST:
+        if number is not None and not -LARGEST <= number <= LARGEST:
             numbers[place] = None
             off_scale += 1
-    money = None if receipt.cost is None else split_money(receipt.cost.total)
+    money, reported = None if cost is None else split_cost(cost), picodollars_of(receipt.cost_reported)
+    off_scale += (cost is not None and money is None) + (receipt.cost_reported is not None and reported is None)
     return (
         stored_text(receipt.id),
         stored_text(request.id),
@@ -50,13 +79,46 @@ def receipt_row(receipt: Receipt) -> Row:
         stored_name(request.model),
         _stored(receipt.served_by),
         request.stream,
+        *belongings(receipt),
+        None if usage is None else usage.basis.value,
+        None if cost is None else cost.basis.value,
+        None if receipt.upstream_request_id is None else stored_text(receipt.upstream_request_id),
+        *numbers,
+        *(_NO_MONEY if money is None else money),
+        reported,
+        off_scale,
+        None,
+    )
+
+
+def belongings(receipt: Receipt) -> Row:
+    """What a receipt belongs to, in the order of `BELONGING_COLUMNS`."""
+    request = receipt.request
+    return (
         _stored(request.task),
         _stored(request.run),
         _stored(request.session),
-        *numbers,
-        *(money or (None, None)),
-        off_scale + (receipt.cost is not None and money is None),
+        _stored(request.key),
+        _stored(receipt.source),
+        labels_text(request.labels) if request.labels else None,
     )
+
+
+def labels_text(labels: Mapping[str, str]) -> str:
+    """Labels as a JSON object, the same text for the same labels. Names that are cut alike are one."""
+    stored = {stored_name(name): stored_name(value) for name, value in labels.items()}
+    return _encode(dict(sorted(stored.items()))).decode()
+
+
+@lru_cache(maxsize=4_096)
+def labels_from(text: str | None) -> Mapping[str, str]:
+    """What `labels_text` was made of."""
+    return {} if text is None else msgspec.json.decode(text, type=dict[str, str])
+
+
+def stored_kind(kind: str) -> str:
+    """A kind of groups, to be asked for: of labels, the name as `labels_text` has it."""
+    return LABEL_KIND + stored_name(kind.removeprefix(LABEL_KIND)) if kind.startswith(LABEL_KIND) else stored_name(kind)
 
 
 def request_row(request: Request, receipt_id: str, writer_id: str, document: str) -> Row:
@@ -100,12 +162,28 @@ def stored_instant(instant: datetime) -> str:
     return instant.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
-def split_money(amount: Decimal) -> tuple[int, int] | None:
-    """Whole dollars, rounded down, and the picodollars above them; None when two columns cannot hold it."""
-    numerator, denominator = amount.as_integer_ratio()
+def split_cost(cost: Cost) -> Row | None:
+    """The columns of money: whole dollars, rounded down, and the picodollars above them; then the picodollars of each
+    of `MONEY_UNITS`, which sum to the same. None when they cannot hold it: more than nine million dollars for one unit,
+    or something finer than a picodollar."""
+    amounts = [0] * len(columns.MONEY_UNITS)
+    for line in cost.lines:
+        amount = picodollars_of(line.amount)
+        if amount is None:
+            return None
+        amounts[_MONEY_PLACES.get(line.unit, _OTHER)] += amount
+    if not -LARGEST_PICODOLLARS <= min(amounts) <= max(amounts) <= LARGEST_PICODOLLARS:
+        return None
+    return (*divmod(sum(amounts), PICODOLLARS_PER_DOLLAR), *amounts)
+
+
+def picodollars_of(dollars: Decimal | None) -> int | None:
+    """The amount in picodollars; None when a column cannot hold it, or there is none."""
+    if dollars is None:
+        return None
+    numerator, denominator = dollars.as_integer_ratio()
     picodollars, finer = divmod(numerator * PICODOLLARS_PER_DOLLAR, denominator)
-    dollars, picodollars = divmod(picodollars, PICODOLLARS_PER_DOLLAR)
-    return None if finer or abs(dollars) > LARGEST else (dollars, picodollars)
+    return None if finer or abs(picodollars) > LARGEST_PICODOLLARS else picodollars
 
 
 def join_money(picodollars: int) -> Decimal:

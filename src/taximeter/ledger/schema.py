@@ -17,7 +17,14 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
-from taximeter.ledger.columns import GROUP_COUNTS, HOUR_COUNTS, NUMBER_COLUMNS
+from taximeter.ledger.columns import (
+    BELONGING_COLUMNS,
+    GROUP_COUNTS,
+    HOUR_KEYS,
+    HOUR_SUMS,
+    NUMBER_COLUMNS,
+    SPAN_COLUMNS,
+)
 from taximeter.ledger.rows import stored_text
 
 
@@ -51,12 +58,15 @@ class UtcDateTime(sa.TypeDecorator[datetime]):
 Sum = sa.BigInteger().with_variant(sa.Numeric(40, 0), "postgresql")
 """What Postgres does not let grow past 64 bits as one type, it does as another."""
 
+_Number = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # which is how SQLite calls its own row numbers
+
 metadata = sa.MetaData()
 
 receipts = sa.Table(
     "receipts",
     metadata,
-    sa.Column("id", AnyText, primary_key=True),
+    sa.Column("number", _Number, primary_key=True, autoincrement=False),
+    sa.Column("id", AnyText, nullable=False),
     sa.Column("request_id", AnyText, nullable=False),
     sa.Column("supersedes", AnyText),
     sa.Column("received_at", UtcDateTime, nullable=False),
@@ -65,19 +75,17 @@ receipts = sa.Table(
     sa.Column("model", AnyText, nullable=False),
     sa.Column("served_by", AnyText),
     sa.Column("stream", sa.Boolean, nullable=False),
-    sa.Column("task", AnyText),
-    sa.Column("run", AnyText),
-    sa.Column("session", AnyText),
+    *(sa.Column(name, AnyText) for name in BELONGING_COLUMNS),
+    sa.Column("usage_basis", AnyText),
+    sa.Column("cost_basis", AnyText),
+    sa.Column("upstream_request_id", AnyText),
     *(sa.Column(name, sa.BigInteger) for name in NUMBER_COLUMNS),
     sa.Column("off_scale", sa.Integer, nullable=False),
-    # Names the columns together, so that a correction is always one of the same request.
-    sa.UniqueConstraint("id", "request_id", name="receipts_id_request"),
-    sa.ForeignKeyConstraint(
-        ["supersedes", "request_id"], ["receipts.id", "receipts.request_id"], name="receipts_supersedes"
-    ),
+    sa.Column("form", sa.BigInteger, sa.ForeignKey("forms.number")),
     sa.CheckConstraint("cost_picodollars BETWEEN 0 AND 999999999999", name="receipts_picodollars"),
 )
 
+sa.Index("receipts_by_id", receipts.c.id, unique=True)
 # A request has one first receipt, and a receipt one correction: corrections are a chain with one newest end.
 # Only SQLite is told here which rows an index is of: naming Postgres loads its dialect, at every start. Migrations tell
 # both.
@@ -103,7 +111,16 @@ sa.Index(
 documents = sa.Table(
     "documents",
     metadata,
-    sa.Column("receipt_id", AnyText, sa.ForeignKey("receipts.id"), primary_key=True),
+    sa.Column("number", _Number, sa.ForeignKey("receipts.number"), primary_key=True, autoincrement=False),
+    sa.Column("document", sa.Text, nullable=False),
+)
+
+# What many receipts have in common, as the document of one of them (`forms`).
+forms = sa.Table(
+    "forms",
+    metadata,
+    sa.Column("number", _Number, primary_key=True, autoincrement=False),
+    sa.Column("digest", AnyText, nullable=False, unique=True),
     sa.Column("document", sa.Text, nullable=False),
 )
 
@@ -122,11 +139,19 @@ usage_by_hour = sa.Table(
     "usage_by_hour",
     metadata,
     sa.Column("hour", UtcDateTime, primary_key=True),
-    sa.Column("model", AnyText, primary_key=True),
-    sa.Column("served_by", AnyText, primary_key=True),
-    sa.Column("outcome", AnyText, primary_key=True),
-    *(sa.Column(name, Sum, nullable=False) for name in (*HOUR_COUNTS, "cost_dollars")),
-    sa.Column("cost_picodollars", sa.BigInteger, nullable=False),
+    sa.Column("digest", AnyText, primary_key=True),
+    *(sa.Column(name, AnyText, nullable=name not in ("model", "outcome")) for name in HOUR_KEYS),
+    *(sa.Column(name, Sum, nullable=False, server_default="0") for name in HOUR_SUMS),
+    *(sa.Column(name, UtcDateTime) for name in SPAN_COLUMNS),
+)
+
+# In which hours a group had receipts, the corrected ones too.
+group_hours = sa.Table(
+    "group_hours",
+    metadata,
+    sa.Column("kind", AnyText, primary_key=True),
+    sa.Column("name", AnyText, primary_key=True),
+    sa.Column("hour", UtcDateTime, primary_key=True),
 )
 
 group_totals = sa.Table(
@@ -141,15 +166,6 @@ group_totals = sa.Table(
     sa.Index("group_totals_by_time", "kind", "last_at", "name"),
 )
 
-members = sa.Table(
-    "members",
-    metadata,
-    sa.Column("kind", AnyText, primary_key=True),
-    sa.Column("name", AnyText, primary_key=True),
-    sa.Column("closed_at", UtcDateTime, primary_key=True),
-    sa.Column("receipt_id", AnyText, sa.ForeignKey("receipts.id"), primary_key=True),
-)
-
 task_ends = sa.Table(
     "task_ends",
     metadata,
@@ -158,6 +174,29 @@ task_ends = sa.Table(
     sa.Column("finished_at", UtcDateTime, nullable=False),
     sa.Column("succeeded", sa.Boolean, nullable=False),
     sa.Column("document", sa.Text, nullable=False),
+    sa.Index("task_ends_by_time", "finished_at"),
+)
+
+# What people say about what belongs to which task, in their order.
+task_rules = sa.Table(
+    "task_rules",
+    metadata,
+    sa.Column("number", _Number, primary_key=True, autoincrement=False),
+    sa.Column("said_at", UtcDateTime, nullable=False),
+    sa.Column("word", AnyText, nullable=False),
+    sa.Column("task", AnyText),
+    sa.Column("kind", AnyText),
+    sa.Column("name", AnyText),
+    sa.Column("idle_s", sa.BigInteger),
+)
+
+# How far files of others have been read. The document is the importer's own.
+file_marks = sa.Table(
+    "file_marks",
+    metadata,
+    sa.Column("source", AnyText, primary_key=True),
+    sa.Column("path", AnyText, primary_key=True),
+    sa.Column("document", AnyText, nullable=False),
 )
 
 losses = sa.Table(

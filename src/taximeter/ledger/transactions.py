@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -22,7 +22,9 @@ from taximeter.ledger import rows
 from taximeter.ledger.columns import NOTE_COLUMNS, RECEIPT_COLUMNS, TASK_END_COLUMNS
 from taximeter.ledger.database import Refused, Session
 from taximeter.ledger.documents import document, line, record_from
-from taximeter.ledger.rollups import Rollup, groups_of
+from taximeter.ledger.forms import derive
+from taximeter.ledger.rollups import Rollup
+from taximeter.ledger.sparse import insert
 from taximeter.records import Outcome, Receipt, Request, Task
 
 _log = logging.getLogger(__name__)
@@ -89,10 +91,6 @@ class NewReceipt:
     def supersedes(self) -> object:
         return self.row[2]
 
-    @property
-    def labels(self) -> Mapping[str, str]:
-        return self.receipt.request.labels
-
 
 @dataclass(frozen=True, slots=True)
 class TaskEnd:
@@ -151,16 +149,15 @@ def write(session: Session, entries: Sequence[Entry]) -> None:
     # A note that is cleared in the same breath need not be written.
     session.tell(_INSERT_NOTE, [entry.row for entry in began if entry.request_id not in over])
     if ended:
-        session.tell(_INSERT_RECEIPT, [entry.row for entry in ended])
-        session.tell(_INSERT_DOCUMENT, [(entry.id, entry.document) for entry in ended])
+        number = next_number(session)
+        insert(session, "receipts", _RECEIPT, [(number + place, *entry.row) for place, entry in enumerate(ended)])
+        session.tell(_INSERT_DOCUMENT, [(number + place, entry.document) for place, entry in enumerate(ended)])
         session.tell("DELETE FROM in_flight WHERE request_id = ?", [(entry.request_id,) for entry in ended])
         rollup = Rollup()
         for entry in ended:
-            rollup.add(entry.row, groups_of(entry.row, entry.labels))
+            rollup.add(entry.row)
             if entry.supersedes is not None:
-                corrected = session.ask(_CORRECTED, entry.supersedes)[0]
-                labels = record_from(corrected[-1], Receipt).request.labels
-                rollup.take(corrected[:-1], groups_of(corrected[:-1], labels))
+                rollup.take(session.ask(_CORRECTED, entry.supersedes)[0])
         rollup.write(session)
     for entry in entries:
         if isinstance(entry, TaskEnd):
@@ -172,20 +169,22 @@ def _inserting(table: str, names: Sequence[str]) -> str:
     return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608 - see above
 
 
-_INSERT_RECEIPT = _inserting("receipts", RECEIPT_COLUMNS)
-_INSERT_DOCUMENT = _inserting("documents", ("receipt_id", "document"))
+_RECEIPT = ("number", *RECEIPT_COLUMNS)
+_INSERT_DOCUMENT = _inserting("documents", ("number", "document"))
 _INSERT_NOTE = _inserting("in_flight", NOTE_COLUMNS)
 _INSERT_TASK_END = _inserting("task_ends", TASK_END_COLUMNS)
-_CORRECTED = (
-    f"SELECT {', '.join(RECEIPT_COLUMNS)}, document FROM receipts"  # noqa: S608 - as above
-    " JOIN documents ON documents.receipt_id = receipts.id WHERE receipts.id = ?"
-)
+_CORRECTED = f"SELECT {', '.join(RECEIPT_COLUMNS)} FROM receipts WHERE id = ?"  # noqa: S608 - as above
+
+
+def next_number(session: Session) -> int:
+    """The number of the next receipt. Only whoever may write now, asks."""
+    return int(session.ask("SELECT coalesce(max(number), 0) + 1 FROM receipts")[0][0])
 
 
 def write_one(session: Session, entry: Entry) -> None:
     """One entry, undone when it fails. Writing again what is there already is no error. Raises LedgerError when the
     ledger's own rules refuse it."""
-    if _is_there(session, entry):
+    if is_there(session, entry):
         return
     try:
         with session.savepoint():
@@ -201,34 +200,25 @@ def write_one(session: Session, entry: Entry) -> None:
         raise LedgerError(said, hint="a correction names what it `supersedes`") from refused
 
 
-def _is_there(session: Session, entry: Entry) -> bool:
+def is_there(session: Session, entry: Entry) -> bool:
     match entry:
         case NewRequest():
             request_id, _, writer_id, _, text = entry.row
             there = "SELECT document FROM in_flight WHERE request_id = ? AND writer_id = ?"
             return _scalar(session, there, request_id, writer_id) == text
         case NewReceipt():
-            there = _document(session, entry.id)
-            return there is not None and (there == entry.document or _says_the_same(there, entry.document))
+            there = _receipt(session, entry.id)
+            return there is not None and there == record_from(entry.document, Receipt)
         case _:
             return False  # see `_write_task_end`
-
-
-def _says_the_same(one: str, other: str) -> bool:
-    """Whether two texts, of two versions perhaps, are of equal receipts."""
-    try:
-        return record_from(one, Receipt) == record_from(other, Receipt)
-    except LedgerError:
-        return False
 
 
 def _late(session: Session, entry: NewReceipt) -> NewReceipt | None:
     """The receipt as a correction of the one that was written in its place, by somebody who took us for dead; None when
     none was."""
-    there = _document(session, entry.id)
-    if there is None or entry.supersedes is not None:
+    instead = _receipt(session, entry.id)
+    if instead is None or entry.supersedes is not None:
         return None
-    instead = record_from(there, Receipt)
     if instead.outcome is not Outcome.INTERRUPTED or instead.unmeasured_reason != _PROCESS_ENDED:
         return None
     receipt = record_from(entry.document, Receipt)
@@ -263,9 +253,25 @@ def _first_receipt(session: Session, request_id: object) -> object:
     return _scalar(session, "SELECT id FROM receipts WHERE request_id = ? AND supersedes IS NULL", request_id)
 
 
-def _document(session: Session, receipt_id: object) -> str | None:
-    found = _scalar(session, "SELECT document FROM documents WHERE receipt_id = ?", receipt_id)
-    return None if found is None else str(found)
+def _receipt(session: Session, receipt_id: object) -> Receipt | None:
+    """The receipt with that id; None where there is none, or none that this version can read."""
+    found = session.ask(_WHOLE, receipt_id)
+    if not found:
+        return None
+    *row, document, form = found[0]
+    try:
+        if document is not None:
+            return record_from(document, Receipt)
+        return derive(record_from(form, Receipt), dict(zip(RECEIPT_COLUMNS, row, strict=True)))
+    except LedgerError:
+        return None
+
+
+_WHOLE = (
+    f"SELECT {', '.join(f'receipts.{name}' for name in RECEIPT_COLUMNS)}, documents.document, forms.document"  # noqa: S608 - as above
+    " FROM receipts LEFT JOIN documents ON documents.number = receipts.number"
+    " LEFT JOIN forms ON forms.number = receipts.form WHERE receipts.id = ?"
+)
 
 
 def _scalar(session: Session, question: str, *values: object) -> object:

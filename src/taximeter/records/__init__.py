@@ -32,7 +32,7 @@ from taximeter.records.money import (
     Rate,
     exact_sum,
 )
-from taximeter.records.receipt import Attempt, Outcome, Receipt, inter_token_ns
+from taximeter.records.receipt import Attempt, Outcome, Receipt, gap_ns, inter_token_ns
 from taximeter.records.request import (
     LABEL_KIND,
     MOST_GROUP_NAME_CHARACTERS,
@@ -115,6 +115,7 @@ __all__ = [
     "Work",
     "decimal_text",
     "exact_sum",
+    "gap_ns",
     "inter_token_ns",
     "is_group_name",
     "label_group",

@@ -30,9 +30,14 @@ def inter_token_ns(timing: Timing, output_tokens: int | None) -> int | None:
 
     None with fewer than two output tokens or without a first one: unknown, not zero. As the field defines it.
     """
-    if timing.first_token_ns is None or output_tokens is None or output_tokens < 2:
+    return gap_ns(timing.total_ns, timing.first_token_ns, output_tokens)
+
+
+def gap_ns(total_ns: int | None, first_token_ns: int | None, output_tokens: int | None) -> int | None:
+    """The same, from its numbers."""
+    if total_ns is None or first_token_ns is None or output_tokens is None or output_tokens < 2:
         return None
-    return round((timing.total_ns - timing.first_token_ns) / (output_tokens - 1))
+    return round((total_ns - first_token_ns) / (output_tokens - 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,7 +78,7 @@ _labels = st.none() | _any_text
 _instants = st.datetimes(min_value=datetime(1971, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - hypothesis wants it naive
 _counts = st.integers(0, 10**25) | st.integers(0, 100)
 _floats = st.floats(allow_nan=False)
-_amounts = st.integers(-(10**43), 10**43).map(picodollars) | st.integers(0, 10**12).map(picodollars)
+_amounts = st.integers(-(10**43), 10**43).map(picodollars) | st.integers(-(10**6), 10**15).map(picodollars)
 _bases = st.sampled_from(Basis)
 _json = st.recursive(
     st.none() | st.booleans() | st.integers() | _floats | _any_text,
@@ -109,7 +109,9 @@ _requests = st.builds(
     tier=_labels,
     labels=st.dictionaries(_any_text, _any_text, max_size=2),
     trace=_labels,
+    key=_labels,
 )
+_units = _any_text | st.sampled_from([*Usage.INPUT_LEAVES, *Usage.OUTPUT_LEAVES, "compute_ns"])
 _rates = st.builds(Rate, unit=_any_text, amount=_amounts, per=st.integers(1, 10**9))
 _price_lists = st.builds(
     PriceList,
@@ -124,7 +126,7 @@ _price_lists = st.builds(
 _costs = st.builds(
     Cost,
     lines=st.lists(
-        st.builds(CostLine, unit=_any_text, quantity=_counts, rate=_rates, amount=_amounts, basis=_bases), max_size=3
+        st.builds(CostLine, unit=_units, quantity=_counts, rate=_rates, amount=_amounts, basis=_bases), max_size=3
     ).map(tuple),
     basis=_bases,
     price_list=st.none() | _price_lists,
@@ -211,4 +213,6 @@ def any_receipts(draw: st.DrawFn) -> Receipt:
         tries=draw(st.lists(_tries, max_size=2).map(tuple)),
         terms=draw(st.none() | st.builds(Terms, tier=_labels, speed=_labels, geography=_labels)),
         upstream_request_id=draw(_labels),
+        source=draw(_labels),
+        cost_reported=draw(st.none() | _amounts),
     )

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -17,8 +18,12 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taximeter.ledger import GroupTotals, Ledger, UsageTotals
-from taximeter.ledger.rows import LARGEST, split_money, stored_name
+from taximeter.ledger import GroupTotals, Ledger, UsageTotals, migrations
+from taximeter.ledger.columns import MONEY_COLUMNS, RECEIPT_COLUMNS
+from taximeter.ledger.database import Session, database_at
+from taximeter.ledger.documents import document
+from taximeter.ledger.rows import LARGEST, receipt_row, split_cost, stored_name
+from taximeter.ledger.schema import metadata
 from taximeter.records import Outcome, Receipt, Usage, exact_sum, new_id
 from tests.unit.ledger.records import NOON, a_receipt, a_request, any_receipts
 
@@ -36,7 +41,7 @@ def leaves_of(receipt: Receipt) -> dict[str, int | None]:
 
 
 def cost_of(receipt: Receipt) -> Decimal | None:
-    return None if receipt.cost is None or split_money(receipt.cost.total) is None else receipt.cost.total
+    return None if receipt.cost is None or split_cost(receipt.cost) is None else receipt.cost.total
 
 
 def by_hour(receipts: list[Receipt]) -> dict[Key, UsageTotals]:
@@ -45,7 +50,7 @@ def by_hour(receipts: list[Receipt]) -> dict[Key, UsageTotals]:
     for receipt in receipts:
         hour = receipt.closed_at.replace(minute=0, second=0, microsecond=0)
         served_by = None if receipt.served_by is None else stored_name(receipt.served_by)
-        grouped[hour, stored_name(receipt.request.model), served_by or None, receipt.outcome].append(receipt)
+        grouped[hour, stored_name(receipt.request.model), served_by, receipt.outcome].append(receipt)
     found: dict[Key, UsageTotals] = {}
     for (hour, model, served_by, outcome), group in grouped.items():
         totals = [within(receipt.timing and receipt.timing.total_ns) for receipt in group]
@@ -238,29 +243,71 @@ def test_a_model_with_a_name_as_long_as_a_book_is_kept(ledger: Ledger) -> None:
     assert len({row.model for row in ledger.usage_by_hour(*EVER)}) == 2
 
 
-def answers(ledger: Ledger) -> object:
-    group, receipts = ledger.group("task", "a task"), ledger.receipts_of("run", "a run")
-    return kept_by_hour(ledger), group, ledger.total_cost(), receipts
+OLD_COLUMNS = tuple(
+    name
+    for name in RECEIPT_COLUMNS
+    if not name.endswith("_picodollars") or name in MONEY_COLUMNS
+    if name not in ("key", "source", "labels", "usage_basis", "cost_basis", "upstream_request_id", "itl_ns", "form")
+)
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_an_older_ledgers_sums_are_made_from_its_receipts(ledger: Ledger, path: Path) -> None:
-    """As they would have been, had they been kept from the first receipt on."""
-    request = replace(a_request(), task="a task", run="a run")
+@pytest.fixture
+def old_url(request: pytest.FixtureRequest, url: str, tmp_path: Path) -> str:
+    """Another place of the same kind as `url`."""
+    return request.getfixturevalue("postgres").new_database() if "://" in url else str(tmp_path / "old.db")
+
+
+def test_an_older_ledger_is_copied_with_all_that_it_says(
+    ledger: Ledger, stranger: Session, old_url: str, tmp_path: Path
+) -> None:
+    """Receipts, columns that are new, and sums are as if they had been written today."""
+    request = replace(a_request(), task="a task", run="a run", labels={"team": "a", "x" * 500: "é"})
     first = a_receipt(request, dollars=Decimal("0.999999999999"))
-    second = replace(first, id="rcpt_second", supersedes=first.id, outcome=Outcome.FAILED)
+    second = replace(first, id="rcpt_second", supersedes=first.id, outcome=Outcome.FAILED, upstream_request_id="theirs")
     others = [a_receipt(dollars=Decimal("-0.25"), closed_at=NOON + timedelta(hours=number)) for number in range(4)]
-    for receipt in (first, second, *others, a_receipt(input_tokens=10**25)):
+    odd = [a_receipt(input_tokens=10**25), a_receipt(dollars=Decimal(10) ** 7), replace(a_receipt(), served_by="us")]
+    written = sorted([first, second, *others, *odd], key=lambda receipt: receipt.id)
+    for receipt in sorted(written, key=lambda receipt: receipt.supersedes is not None):
         ledger.append(receipt).result()
-    before = answers(ledger)
-    ledger.close()
-    with closing(sqlite3.connect(path)) as connection:
-        for table in ("usage_by_hour", "group_totals", "members", "task_ends", "losses"):
-            connection.execute(f"DROP TABLE {table}")
-        connection.execute("UPDATE schema_version SET version_num = '0002'")
-        connection.commit()
-    with Ledger.open(str(path)) as again:
-        assert answers(again) == before
+
+    database = database_at(old_url, spool=tmp_path)
+    assert database is not None
+    with closing(database.session(patience_s=9)) as session:
+        migrations.upgrade(session, "0003")
+        for receipt in sorted(written, key=lambda receipt: receipt.supersedes is not None):
+            row = dict(zip(RECEIPT_COLUMNS, receipt_row(receipt), strict=True))
+            insert(session, "receipts", {name: row[name] for name in OLD_COLUMNS})
+            insert(session, "documents", {"receipt_id": receipt.id, "document": document(receipt)})
+        for sums in whole_table(stranger, "group_totals", "kind, name"):
+            insert(session, "group_totals", sums)
+    with Ledger.open(old_url, spool=tmp_path) as again, closing(database.session(patience_s=9)) as session:
+        assert again.receipts() == ledger.receipts()
+        for table, order in (
+            ("usage_by_hour", "hour, digest"),
+            ("group_hours", "kind, name, hour"),
+            ("receipts", "id"),
+        ):
+            assert without_numbers(session, table, order) == without_numbers(stranger, table, order)
+        again.append(replace(second, id="rcpt_third", supersedes=second.id)).result()
+        assert len(again.receipts()) == len(ledger.receipts())
+        assert again.append_many([first]).present == [first.id]
+
+
+def insert(session: Session, table: str, row: dict[str, Any]) -> None:
+    session.tell(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", [tuple(row.values())])
+
+
+def whole_table(session: Session, table: str, order: str) -> list[dict[str, Any]]:
+    names = [column.name for column in metadata.tables[table].columns]
+    return [
+        dict(zip(names, row, strict=True))
+        for row in session.ask(f"SELECT {', '.join(names)} FROM {table} ORDER BY {order}")
+    ]
+
+
+def without_numbers(session: Session, table: str, order: str) -> list[dict[str, Any]]:
+    """And without sums of receipts that are all corrected."""
+    return [row | {"number": None} for row in whole_table(session, table, order) if row.get("receipts") != 0]
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)

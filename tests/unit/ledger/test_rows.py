@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -10,9 +11,10 @@ from hypothesis import strategies as st
 
 from taximeter.errors import LedgerError
 from taximeter.ledger import Ledger, rows
+from taximeter.ledger.columns import MONEY_UNITS
 from taximeter.ledger.database import Session
-from taximeter.records import Receipt, Usage
-from tests.unit.ledger.records import a_receipt, any_receipts, picodollars
+from taximeter.records import Basis, Cost, Receipt, Usage
+from tests.unit.ledger.records import a_cost, a_receipt, any_receipts, picodollars
 
 
 @settings(deadline=None)
@@ -26,21 +28,33 @@ def test_what_is_read_is_what_was_written(shared_ledger_of_each: Ledger, receipt
     assert ledger.receipt(receipt.request.id) == receipt
 
 
-@given(st.integers(-rows.LARGEST * 10**12, rows.LARGEST * 10**12))
-def test_money_in_two_columns_is_exact(count: int) -> None:
-    """Dollars and picodollars hold every amount up to the largest, negative ones too, and give it back."""
-    columns = rows.split_money(picodollars(count))
-    assert columns is not None
-    dollars, rest = columns
-    assert dollars * 10**12 + rest == count
+_LARGEST = rows.LARGEST_PICODOLLARS
+
+
+@given(st.lists(st.integers(-_LARGEST, _LARGEST), min_size=1, max_size=5))
+def test_money_in_columns_is_exact(counts: list[int]) -> None:
+    """Dollars and picodollars hold every amount up to the largest, negative ones too, and what it is made of."""
+    lines = [a_cost(picodollars(count)).lines[0] for count in counts]
+    units = ("input_fresh_tokens", "output_text_tokens", "compute_ns", "web_searches", "images")
+    named = [replace(line, unit=unit) for line, unit in zip(lines, units, strict=False)]
+    columns = rows.split_cost(Cost(lines=tuple(named), basis=Basis.DERIVED))
+    if columns is None:  # two units that are no bucket's, and together too much
+        assert abs(sum(counts[3:])) > _LARGEST
+        return
+    dollars, rest, *amounts = columns
+    assert dollars * 10**12 + rest == sum(amounts) == sum(counts)
     assert 0 <= rest < 10**12
-    assert rows.join_money(count) == picodollars(count)
+    by_unit = dict(zip(MONEY_UNITS, amounts, strict=True))
+    assert [by_unit[unit] for unit in units[:3]] == [*counts[:3], 0, 0, 0][: len(units[:3])]
+    assert by_unit["other"] == sum(counts[3:])
+    assert rows.join_money(sum(counts)) == picodollars(sum(counts))
 
 
-@pytest.mark.parametrize("amount", [Decimal(rows.LARGEST + 1), -(Decimal(10) ** 30), Decimal("1e-13")])
+@pytest.mark.parametrize("amount", [picodollars(_LARGEST + 1), -(Decimal(10) ** 30), Decimal("1e-13")])
 def test_money_that_does_not_fit_is_not_squeezed(amount: Decimal) -> None:
     """Past the largest, or finer than a picodollar, the columns stay empty."""
-    assert rows.split_money(amount) is None
+    assert rows.split_cost(a_cost(amount)) is None
+    assert rows.picodollars_of(amount) is None
 
 
 def test_a_number_past_the_largest_is_null_in_its_column_and_whole_in_the_document(

@@ -39,8 +39,8 @@ def is_current(session: Session, database: Database) -> bool:
     return version == known_versions()[-1]
 
 
-def upgrade(session: Session) -> None:
-    """Apply the steps that are missing, all or none of them."""
+def upgrade(session: Session, to: str = "head") -> None:
+    """Apply the steps that are missing, up to the one numbered `to`; all or none of them."""
     # Here, because most openings need no step and these cost 0.4 s to import.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
@@ -50,4 +50,4 @@ def upgrade(session: Session) -> None:
     config.attributes["version_table"] = _VERSION_TABLE
     with session.describe() as described:
         config.attributes["connection"] = described
-        command.upgrade(config, "head")
+        command.upgrade(config, to)

@@ -1,0 +1,285 @@
+"""Sums by any key over any intervals are the sums of the receipts."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taximeter.ledger import Ledger, Percentiles, Slice, slices
+from taximeter.records import Receipt, TaskVerb, TaskWord, TaskWords, Timing, exact_sum, new_id
+from tests.slices_oracle import ReceiptsInMemory
+from tests.unit.ledger.records import NOON, a_receipt, a_request, any_receipts
+
+EVER = (datetime(1900, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
+NAMES = st.none() | st.sampled_from(["one", "two", "Prüfung/3"])
+LABELS = st.dictionaries(st.sampled_from(["team", "branch"]), st.sampled_from(["a", "b"]), max_size=2)
+KINDS = (None, *slices.KINDS, "label:team", "label:branch", "label:nobody's")
+
+
+@st.composite
+def receipts_nearby(draw: st.DrawFn) -> Receipt:
+    """Anything at all, but within a few hours, and of few names; small enough for columns."""
+    receipt = draw(any_receipts())
+    at = NOON + timedelta(minutes=draw(st.integers(0, 5 * 60)), microseconds=draw(st.integers(0, 5)))
+    request = replace(
+        receipt.request,
+        received_at=at,
+        model=draw(st.sampled_from(["small", "large"])),
+        labels=draw(LABELS),
+        **{kind: draw(NAMES) for kind in ("task", "run", "session", "key")},
+    )
+    total_ns = draw(st.integers(0, 10**12))
+    timing = Timing(decode_ns=total_ns, total_ns=total_ns, first_token_ns=draw(st.none() | st.integers(0, total_ns)))
+    usage = receipt.usage
+    if usage is not None:
+        usage = replace(
+            usage,
+            **{leaf: count and count % 10**9 + 3 for leaf, count in usage.leaves().items()},
+            unknown_reasons=usage.unknown_reasons,
+        )
+    cost = receipt.cost
+    if cost is not None:
+        lines = [replace(line, amount=line.amount % Decimal(1000)) for line in cost.lines]
+        cost = replace(cost, lines=tuple(lines))
+    return replace(
+        receipt,
+        request=request,
+        closed_at=at + timedelta(seconds=draw(st.integers(0, 4_000))),
+        timing=draw(st.sampled_from([timing, None])),
+        usage=usage,
+        cost=cost,
+        work=None,
+        served_by=draw(NAMES),
+        source=draw(NAMES),
+        cost_reported=draw(st.none() | st.integers(0, 10**9).map(lambda count: Decimal(count).scaleb(-6))),
+    )
+
+
+@st.composite
+def edges(draw: st.DrawFn) -> list[datetime]:
+    minutes = draw(
+        st.lists(st.integers(-60, 8 * 60) | st.integers(-1, 7).map(lambda hour: hour * 60), min_size=2, max_size=5)
+    )
+    return [NOON + timedelta(minutes=minute) for minute in sorted(minutes)]
+
+
+def by_place(found: list[Slice]) -> dict[tuple[int, str | None], Slice]:
+    placed = {(one.interval, one.name): one for one in found}
+    assert len(placed) == len(found)
+    return placed
+
+
+_examples = itertools.count()
+
+
+def written(ledger: Ledger, receipts: list[Receipt], number: int) -> list[Receipt]:
+    """The receipts in a fortnight of their own, with a label of their own: all examples share the ledger."""
+    moved: list[Receipt] = []
+    for receipt in receipts:
+        later = timedelta(days=14 * number)
+        labels = {**receipt.request.labels, "example": str(number)}
+        request = replace(receipt.request, received_at=receipt.request.received_at + later, labels=labels)
+        moved.append(replace(receipt, request=request, closed_at=receipt.closed_at + later))
+        ledger.append(moved[-1]).result()
+    return moved
+
+
+SOME = st.lists(receipts_nearby(), max_size=6)
+ONLY = st.lists(st.sampled_from(range(6)), max_size=2)
+
+
+@settings(deadline=None, max_examples=25)
+@given(receipts=SOME, where=edges(), of=st.lists(ONLY, min_size=12, max_size=12))
+def test_slices_are_the_sums_of_their_receipts(
+    shared_ledger_of_each: Ledger, receipts: list[Receipt], where: list[datetime], of: list[list[int]]
+) -> None:
+    """Whatever they are asked by and for, on either side of any edge; each part of an interval is in it once."""
+    ledger, number = shared_ledger_of_each, next(_examples)
+    oracle = ReceiptsInMemory(written(ledger, receipts, number))
+    where = [at + timedelta(days=14 * number) for at in where]
+    for by, places in zip(KINDS, of, strict=True):
+        only = [GROUPS[place] for place in places]
+        assert by_place(ledger.slices(by, where, only=only)) == by_place(oracle.slices(by, where, only=only))
+    assert ledger.active_hours(where[0], where[-1]) == oracle.active_hours(where[0], where[-1])
+    for one in ledger.slices(None, where):
+        assert exact_sum(one.money.values()) == one.cost
+
+
+GROUPS = [
+    ("task", "one"),
+    ("session", "Prüfung/3"),
+    ("model", "small"),
+    ("outcome", "completed"),
+    ("label:team", "a"),
+    ("label:branch", "b"),
+]
+
+
+WORDS = (
+    st.lists(st.builds(lambda at, task: assigning(GROUPS[at], task), st.sampled_from([0, 1, 4, 5]), NAMES), max_size=2),
+    st.lists(
+        st.tuples(st.integers(0, 400), st.sampled_from(["one", "new"])).map(lambda said: starting(*said)), max_size=2
+    ),
+    st.lists(st.just(TaskWord(verb=TaskVerb.EACH, said_at=NOON, kind="session")), max_size=1),
+)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    receipts=SOME,
+    where=edges(),
+    said=st.tuples(*WORDS),
+    of=ONLY,
+    names=st.sets(st.sampled_from(["one", "two", "new", "Prüfung/3"])),
+)
+def test_tasks_are_what_people_say_they_are(
+    shared_ledger_of_each: Ledger,
+    receipts: list[Receipt],
+    where: list[datetime],
+    said: tuple[list[TaskWord], ...],
+    of: list[int],
+    names: set[str],
+) -> None:
+    """By assignment, by the time between a start and an end, and by each session: as their words come to, also
+    for the whole life of a task."""
+    ledger, number = shared_ledger_of_each, next(_examples)
+    later = timedelta(days=14 * number)
+    words = [replace(word, said_at=word.said_at + later) for some in said for word in some]
+    oracle = ReceiptsInMemory(written(ledger, receipts, number), words)
+    where = [at + later for at in where]
+    only = [*(GROUPS[place] for place in of), ("label:example", str(number))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ledger, "task_rules", lambda _: TaskWords.of(words, ()))
+        for by in ("task", "model"):
+            assert by_place(ledger.slices(by, where, only=only)) == by_place(oracle.slices(by, where, only=only))
+        found = ledger.task_slices(names, where[-1], only=only)
+        assert by_place(found) == by_place(oracle.task_slices(names, where[-1], only=only))
+
+
+def assigning(group: tuple[str, str], task: str | None) -> TaskWord:
+    return TaskWord(verb=TaskVerb.ASSIGN, said_at=NOON, task=task, kind=group[0], name=group[1])
+
+
+def starting(minute: int, task: str) -> TaskWord:
+    return TaskWord(verb=TaskVerb.START, said_at=NOON + timedelta(minutes=minute), task=task)
+
+
+def test_a_correction_takes_the_place_of_what_it_corrects(ledger: Ledger) -> None:
+    """In another hour, task and model too; nothing is left of the first."""
+    first = a_receipt(replace(a_request(), task="old"), dollars=Decimal("0.3"))
+    request = replace(first.request, task="new", model="another", labels={"team": "a"})
+    later = NOON + timedelta(hours=2)
+    second = replace(first, id=new_id("rcpt", NOON), request=request, closed_at=later, supersedes=first.id)
+    for receipt in (first, second):
+        ledger.append(receipt).result()
+    for by in KINDS:
+        assert ledger.slices(by, EVER) == ReceiptsInMemory([second]).slices(by, EVER)
+    assert ledger.slices(None, [NOON, NOON + timedelta(hours=1)]) == []
+    assert ledger.active_hours(*EVER) == [later]
+
+
+def test_what_is_asked_by_nothing_that_is_kept_is_refused(ledger: Ledger) -> None:
+    """It is no row of zeros."""
+    for question in (("colour", ()), (None, [("colour", "red")])):
+        with pytest.raises(ValueError, match="colour"):
+            ledger.slices(question[0], EVER, only=question[1])
+
+
+def test_percentiles_of_very_many_are_of_an_even_part_and_say_so(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Past the most that are looked at: every so manieth five minutes, each in its place."""
+    receipts = [timed(number) for number in range(600)]
+    for receipt in receipts:
+        done = ledger.append(receipt)
+    done.result()
+    (exact,) = ledger.slices(None, EVER)
+    assert exact.total == Percentiles(n=600, of=600, p50_ns=299, p90_ns=539, p95_ns=569, p99_ns=593)
+    monkeypatch.setattr(slices, "MOST_TIMED", 200)
+    (part,) = ledger.slices(None, EVER)
+    assert (part.total.of, part.total.exact) == (600, False)
+    assert part.total.n == 200
+    assert part.total.p50_ns is not None
+    assert abs(part.total.p50_ns - 299) < 10
+    halves = ledger.slices(None, [EVER[0], NOON + timedelta(minutes=301), EVER[1]])
+    assert sum(half.total.n for half in halves) == 200
+    (without,) = ledger.slices(None, EVER, percentiles=False)
+    assert without.total == Percentiles(of=600)
+
+
+def timed(number: int) -> Receipt:
+    """Each minute takes a nanosecond longer."""
+    timing = Timing(upstream_ns=number, total_ns=number)
+    return replace(a_receipt(closed_at=NOON + timedelta(minutes=number)), timing=timing)
+
+
+def test_what_is_off_the_scale_is_counted_and_in_no_sum(ledger: Ledger) -> None:
+    """A cost of 10^30 dollars would make every sum useless."""
+    ledger.append(a_receipt(dollars=Decimal(10) ** 30)).result()
+    ledger.append(a_receipt(dollars=Decimal(1))).result()
+    (one,) = ledger.slices(None, EVER)
+    assert (one.cost, one.unpriced, one.off_scale, one.money) == (1, 1, 1, {"compute_ns": 1})
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_no_report_scans_a_table(ledger: Ledger, path: Path) -> None:
+    """SQLite's own plan of each question: hours by their key, receipts by their time, groups by their name."""
+    for _ in range(50):
+        ledger.append(a_receipt(replace(a_request(), task="t", labels={"team": "a"}), closed_at=NOON)).result()
+    asked: list[tuple[str, object]] = []
+    engine = ledger._reading()._engine
+
+    def listen(connection: object, cursor: object, statement: str, parameters: object, *_: object) -> None:
+        asked.append((statement, parameters))
+
+    sa.event.listen(engine, "before_cursor_execute", listen)
+    week = [NOON - timedelta(days=3, minutes=7), NOON + timedelta(minutes=7), NOON + timedelta(days=3)]
+    for by in KINDS:
+        ledger.slices(by, week, only=[("model", "a/model"), ("label:team", "a")])
+    ledger.task_slices(["t"], week[-1])
+    ledger.active_hours(week[0], week[-1])
+    ledger.receipts_of("label:team", "a", 10)
+    ledger.usage_of("label:team", "a")
+    ledger.file_marks("log")
+    assert len(asked) > 40
+    with closing(sqlite3.connect(path)) as connection:
+        for statement, parameters in asked:
+            plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
+            assert not [step for step in plan if step.startswith("SCAN")], (statement, plan)
+            assert any(step.startswith("SEARCH") for step in plan)
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+def test_no_report_scans_a_table_of_postgres(ledger: Ledger) -> None:
+    """Its planner, told that scans are dear, has an index for each question."""
+    for number in range(50):
+        ledger.append(a_receipt(replace(a_request(), task="t"), closed_at=NOON + timedelta(hours=number))).result()
+    asked: list[tuple[str, object]] = []
+    engine = ledger._reading()._engine
+
+    def listen(connection: object, cursor: object, statement: str, parameters: object, *_: object) -> None:
+        asked.append((statement, parameters))
+
+    sa.event.listen(engine, "before_cursor_execute", listen)
+    week = [NOON - timedelta(days=3, minutes=7), NOON + timedelta(minutes=7), NOON + timedelta(days=3)]
+    for by in KINDS:
+        ledger.slices(by, week)
+    ledger.task_slices(["t"], week[-1])
+    ledger.active_hours(week[0], week[-1])
+    sa.event.remove(engine, "before_cursor_execute", listen)
+    assert len(asked) > 40
+    with engine.connect() as connection:
+        connection.exec_driver_sql("SET enable_seqscan = off")
+        for statement, parameters in asked:
+            plan = connection.exec_driver_sql(f"EXPLAIN {statement}", parameters).scalars().all()
+            assert not [step for step in plan if "Seq Scan" in step and "next" not in step], (statement, plan)
