@@ -81,8 +81,8 @@ def groups_of(receipt: Receipt, words: TaskWords) -> dict[str, str]:
         "run": request.run,
         "session": request.session,
         "model": request.model,
-        "key": getattr(request, "key", None),
-        "source": getattr(request, "source", None),
+        "key": request.key,
+        "source": receipt.source,
         "served_by": receipt.served_by,
         "outcome": receipt.outcome.value,
         **{LABEL_KIND + key.lower(): value for key, value in request.labels.items()},
@@ -109,7 +109,7 @@ def slice_of(interval: int, name: str | None, receipts: Sequence[Receipt]) -> Sl
             phases_ns.update(receipt.timing.phases())
     failed = [receipt for receipt in receipts if receipt.outcome is not Outcome.COMPLETED]
     timings = [receipt.timing for receipt in receipts if receipt.timing is not None]
-    said = [cost for receipt in receipts if (cost := getattr(receipt, "cost_reported", None)) is not None]
+    said = [cost for receipt in receipts if (cost := receipt.cost_reported) is not None]
     return Slice(
         interval=interval,
         name=name,

@@ -127,9 +127,10 @@ def _hour_from(at: datetime) -> datetime:
     return hour if hour == at else hour + HOUR
 
 
-def within(source: Source, span: Span) -> sa.ColumnElement[bool]:
-    """That something was closed in the span."""
-    return sa.and_(source.at >= span[0], source.at < span[1], source.is_there)
+def within(source: Source) -> sa.ColumnElement[bool]:
+    """That something was closed from `since` on and before `until`, which are given with the question."""
+    since, until = (sa.bindparam(name, type_=source.at.type) for name in ("since", "until"))
+    return sa.and_(source.at >= since, source.at < until, source.is_there)
 
 
 def hours_of(connection: sa.Connection, kind: str, name: str) -> Sequence[datetime]:
@@ -143,9 +144,10 @@ def active_hours(connection: sa.Connection, since: datetime, until: datetime) ->
     """The hours of UTC in which something was closed from `since` and before `until`."""
     found: set[datetime] = set()
     for source, span in parts_of((since, until)):
+        bounds = {"since": span[0], "until": span[1]}
         if source is OF_HOURS:
-            found.update(connection.scalars(sa.select(source.at).where(within(source, span)).distinct()))
-        elif connection.scalar(sa.select(source.at).where(within(source, span)).limit(1)) is not None:
+            found.update(connection.scalars(sa.select(source.at).where(within(source)).distinct(), bounds))
+        elif connection.scalar(sa.select(source.at).where(within(source)).limit(1), bounds) is not None:
             found.add(hour_of(span[0]))
     return sorted(found)
 
@@ -165,7 +167,8 @@ def usage_in(connection: sa.Connection, since: datetime, until: datetime) -> lis
     found: list[UsageTotals] = []
     for source, span in parts_of((since, until)):
         hour = [source.at] if source is OF_HOURS else []
-        for *key, sums in _usage(connection, source, within(source, span), hour):
+        bounds = {"since": span[0], "until": span[1]}
+        for *key, sums in _usage(connection, source, within(source), hour, bounds):
             found.append(_usage_totals(key[0] if hour else hour_of(span[0]), key[-3:], sums))
     return found
 
@@ -177,7 +180,7 @@ def usage_of(connection: sa.Connection, kind: str, name: str) -> list[UsageTotal
     theirs = sa.select(this.hour).where(this.kind == rows.stored_kind(kind), this.name == rows.stored_name(name))
     which = sa.and_(OF_HOURS.at.in_(theirs), OF_HOURS.is_there, *belongs.conditions)
     merged: dict[tuple[Any, ...], list[int]] = {}
-    for *key, sums in _usage(connection, OF_HOURS, which, belongs.columns):
+    for *key, sums in _usage(connection, OF_HOURS, which, belongs.columns, {}):
         labels, usage_key = key[: len(belongs.columns)], tuple(key[-3:])
         if belongs.accepts(labels):
             known = merged.get(usage_key)
@@ -188,14 +191,18 @@ def usage_of(connection: sa.Connection, kind: str, name: str) -> list[UsageTotal
 
 
 def _usage(
-    connection: sa.Connection, source: Source, which: sa.ColumnElement[bool], also_by: Sequence[Column]
+    connection: sa.Connection,
+    source: Source,
+    which: sa.ColumnElement[bool],
+    also_by: Sequence[Column],
+    bounds: Mapping[str, datetime],
 ) -> Iterator[tuple[Any, ...]]:
     """Keys of usage, behind those of `also_by`, and a list of their sums."""
     keys = [*also_by, *(source.keys[name] for name in _USAGE_KEYS)]
     sums = [sa.func.coalesce(sa.func.sum(source.sums[name]), 0) for name in _USAGE_SUMS]
     order = [*also_by, source.keys["model"], sa.func.coalesce(source.keys["served_by"], ""), source.keys["outcome"]]
     question = sa.select(*keys, *sums).where(which).group_by(*keys).order_by(*order)
-    for row in connection.execute(question):
+    for row in connection.execute(question, bounds):
         yield *row[: len(keys)], list(map(int, row[len(keys) :]))  # Postgres has decimals here
 
 

@@ -138,6 +138,7 @@ class Slices:
             if kind not in KINDS and not kind.startswith(LABEL_KIND):
                 raise ValueError(f"receipts are added up by {', '.join(KINDS)} or {LABEL_KIND}NAME, not by {kind!r}")
         self._by, self._only, self._words = by, only, words
+        self._asked: dict[int, tuple[Names, sa.Select[Any]]] = {}
 
     def answer(
         self,
@@ -166,16 +167,21 @@ class Slices:
 
     def _heaps(self, connection: sa.Connection, span: Span) -> Iterator[tuple[str | None, _Heap]]:
         for source, part in parts_of(span):
-            mine = Names(source, self._by, self._only, self._words)
-            question = sa.select(*mine.columns, *_sums(source)).where(within(source, part), *mine.conditions)
-            if mine.columns:
-                question = question.group_by(*mine.columns)
+            mine, question = self._question(source)
             width = len(mine.columns)
-            for row in connection.execute(question):
+            for row in connection.execute(question, {"since": part[0], "until": part[1]}):
                 counts, name = mine.name(row[:width], span[0])
                 if counts and row[width]:
                     numbers = list(map(int, row[width : width + len(_ADDED)]))  # Postgres has decimals here
                     yield name, _Heap(numbers, *row[width + len(_ADDED) :])
+
+    def _question(self, source: Source) -> tuple[Names, sa.Select[Any]]:
+        """Made once: a hundred columns take longer to write down than to read."""
+        if id(source) not in self._asked:
+            mine = Names(source, self._by, self._only, self._words)
+            question = sa.select(*mine.columns, *_sums(source)).where(within(source), *mine.conditions)
+            self._asked[id(source)] = mine, question.group_by(*mine.columns) if mine.columns else question
+        return self._asked[id(source)]
 
     def _take_times(self, connection: sa.Connection, cut: Sequence[tuple[int, Span]], heaps: dict[Key, _Heap]) -> None:
         """Durations, for percentiles: all of them, or of very many those of every so manieth five minutes."""
@@ -186,12 +192,12 @@ class Slices:
         mine, this = Names(OF_RECEIPTS, self._by, self._only, self._words), OF_RECEIPTS.keys
         width = len(mine.columns)
         measures = [this[name] for name in ("first_token_ns", "itl_ns", "total_ns")]
+        question = sa.select(*mine.columns, *measures).where(
+            within(OF_RECEIPTS), this["total_ns"].is_not(None), *mine.conditions
+        )
         for interval, span in cut:
             for part in _stripes(span, every):
-                question = sa.select(*mine.columns, *measures).where(
-                    within(OF_RECEIPTS, part), this["total_ns"].is_not(None), *mine.conditions
-                )
-                for row in connection.execute(question):
+                for row in connection.execute(question, {"since": part[0], "until": part[1]}):
                     counts, name = mine.name(row[:width], span[0])
                     heap = heaps.get((interval, name)) if counts else None
                     if heap is not None:
