@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -305,6 +306,11 @@ def test_openais_reports() -> None:
         (page(bucket(used_row(fresh=-1))), "no count"),
         (openai_page({**OPENAI_USAGE, "input_cached_tokens": 2_000_000}), "exceed their total"),
         ("[" * 200_000, "no JSON|nested"),
+        (page(bucket(cost_row("1e999999999"))), "no amount of money"),
+        (page(bucket(cost_row("1e-999999999"))), "no amount of money"),
+        (openai_page({"object": "organization.costs.result", "amount": {"value": [1]}}), "value"),
+        (page(bucket(used_row())).replace("1000000", "1" + "0" * 400), "no count"),
+        ('{"data": [{"start_time": 100000000000000000000, "end_time": 1, "results": []}]}', "the file"),
     ],
 )
 def test_what_is_no_report_is_refused_by_name(text: str, complaint: str) -> None:
@@ -312,6 +318,52 @@ def test_what_is_no_report_is_refused_by_name(text: str, complaint: str) -> None
     with pytest.raises(RequestError, match=complaint) as refused:
         read_reports({"the file": text})
     assert "the file" in str(refused.value)
+
+
+KEYS = [
+    "data",
+    "results",
+    "amount",
+    "value",
+    "currency",
+    "start_time",
+    "end_time",
+    "starting_at",
+    "ending_at",
+    "model",
+    "object",
+    "input_tokens",
+    "output_tokens",
+    "cache_creation",
+    "line_item",
+    "uncached_input_tokens",
+]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.sampled_from(["1e9999", "usd"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=5),
+    max_leaves=20,
+)
+
+
+@given(
+    JSON,
+    st.sampled_from([bucket(cost_row("1.5")), bucket(used_row()), json.loads(openai_page(OPENAI_USAGE))["data"][0]]),
+)
+@settings(max_examples=300, deadline=None)
+def test_hostile_reports_are_refused_or_read(anything: object, plain: dict[str, Any]) -> None:
+    """Whatever is in a file, and in whatever place of a true one: a report, or a refusal."""
+    row = dict(plain["results"][0])
+    for document in (
+        anything,
+        {"data": anything},
+        {"data": [{**plain, "results": anything}]},
+        {"data": [{**plain, "results": [{**row, key: anything}]} for key in row]},
+        {"data": [{**plain, key: anything} for key in plain]},
+    ):
+        with suppress(RequestError):
+            for statement in read_reports({"the file": json.dumps(document)}):
+                book = Books(statement, Names(CATALOG, statement.provider), lambda _: None)
+                assert reconcile([book], catalog=CATALOG, now=LATER)[0].ours == 0
 
 
 def test_an_empty_report_and_no_receipts() -> None:

@@ -59,6 +59,7 @@ _ABOVE_FIELDS = {"input_tokens"}
 # Outside these, somebody probably mixed up tokens and millions of tokens.
 _HIGHEST_PER_MILLION = Decimal(1_000)
 _LOWEST_PER_MILLION = Decimal("0.001")
+_MOST_DIGITS = 15  # before or behind the point of any number; sums are exact, and must stay short
 
 # Wire words for service tiers, and ours. A word that is not here is its own name.
 _TIER_WORDS: Mapping[str, str] = {"default": "standard", "on_demand": "standard", "on-demand": "standard"}
@@ -340,4 +341,6 @@ class _EntryReader:
             raise self._error(f"{field} is {value!r}, not a number", f'{field} = "2.50"') from None
         if not number.is_finite() or number < 0:
             raise self._error(f"{field} is {number}: a price is finite and not negative")
+        if number.adjusted() > _MOST_DIGITS or (number and number.adjusted() < -_MOST_DIGITS):
+            raise self._error(f"{field} is {number}, which is no price")
         return number

@@ -23,6 +23,9 @@ from taximeter.records import EXACT, Basis, Usage
 
 MOST_GROUPS: Final = 100
 _LONG_CONTEXT: Final = 200_000
+_MOST: Final = 10**15  # tokens: beyond any report
+_LARGEST_EXPONENT: Final = 15
+_FINEST_EXPONENT: Final = -30  # of an amount: decimals of a binary fraction, and more would cost memory
 _NOTHING: Final[Mapping[str, object]] = {}
 
 Object = Mapping[str, object]
@@ -127,11 +130,11 @@ def _pages(name: str, text: str) -> Iterator[Object]:
     """The pages in a file: one, a list of them, or one on each line."""
     try:
         documents = [json.loads(text, parse_float=Decimal)]
-    except ValueError:
+    except (ValueError, ArithmeticError):
         lines = [line for line in text.splitlines() if line.strip()]
         try:
             documents = [json.loads(line, parse_float=Decimal) for line in lines]
-        except ValueError as error:
+        except (ValueError, ArithmeticError) as error:
             raise RequestError(f"{name} is no JSON: {str(error)[:100]}") from error
         except RecursionError as error:
             raise RequestError(f"{name} is nested too deeply") from error
@@ -164,7 +167,7 @@ def _page(name: str, page: Object) -> tuple[str, Kind, list[Bucket]]:
             Bucket(start=_instant(each, "start"), end=_instant(each, "end"), rows=tuple(map(read, _rows(each))))
             for each in data
         ]
-    except (ValueError, InvalidOperation, OverflowError) as error:
+    except (ValueError, InvalidOperation, OverflowError, OSError) as error:
         raise RequestError(f"{name}: {error}", hint="save what the provider's admin API answers, as it is") from error
     if any(bucket.start >= bucket.end for bucket in buckets):
         raise RequestError(f"{name}: a bucket ends before it begins")
@@ -219,7 +222,9 @@ def _anthropic_usage(row: Object) -> Row:
 def _openai_cost(row: Object) -> Row:
     amount = _object(row.get("amount"))
     value = amount.get("value")
-    number = Decimal(0) if value is None else Decimal(cast("Decimal | int | str", value))
+    if isinstance(value, bool) or not (value is None or isinstance(value, int | str | Decimal)):
+        raise ValueError(f"an amount has the value {value!r}")
+    number = _bounded(Decimal(0 if value is None else value), "value")
     item = _word(row.get("line_item"))
     model, _, what = (item or "").partition(",")
     return Row(
@@ -285,17 +290,21 @@ def _cents(row: Object, name: str) -> tuple[Decimal, Decimal]:
     said = row.get(name)
     if not isinstance(said, str):
         raise ValueError(f"`{name}` must be a text of cents, not {said!r}")  # noqa: TRY004 - see `_page`
-    cents = Decimal(said)
-    if not cents.is_finite():
-        raise ValueError(f"`{name}` is {said!r}")
+    cents = _bounded(Decimal(said), name)
     return cents.scaleb(-2, context=EXACT), _last_digit(cents).scaleb(-2, context=EXACT)
+
+
+def _bounded(number: Decimal, name: str) -> Decimal:
+    """The amount, if it is one: sums are exact, so what is of another size would be digits without end."""
+    exponent = number.as_tuple().exponent
+    if not isinstance(exponent, int) or number.adjusted() > _LARGEST_EXPONENT or exponent < _FINEST_EXPONENT:
+        raise ValueError(f"`{name}` is {str(number)[:40]}, no amount of money")
+    return number
 
 
 def _last_digit(number: Decimal) -> Decimal:
     exponent = number.as_tuple().exponent
-    if not isinstance(exponent, int):
-        raise ValueError(f"an amount is {number}")  # noqa: TRY004 - see `_page`
-    return Decimal(1).scaleb(min(exponent, 0), context=EXACT)
+    return Decimal(1).scaleb(min(exponent, 0) if isinstance(exponent, int) else 0, context=EXACT)
 
 
 def _instant(bucket: Object, edge: str) -> datetime:
@@ -327,6 +336,6 @@ def _count(row: Object, name: str) -> int:
     said = row.get(name)
     if said is None:
         return 0
-    if not isinstance(said, int) or isinstance(said, bool) or said < 0:
-        raise ValueError(f"`{name}` is {said!r}, no count")
+    if not isinstance(said, int) or isinstance(said, bool) or not 0 <= said <= _MOST:
+        raise ValueError(f"`{name}` is {str(said)[:40]}, no count")
     return said
