@@ -235,6 +235,20 @@ def test_a_usage_report_explains_a_cost_report() -> None:
     assert alone.causes == {Cause.UNEXPLAINED: 2}
 
 
+def test_a_report_that_is_not_divided_has_one_sum() -> None:
+    """Over all models, and so have our receipts then; the usage report says what is missing."""
+    whole = {"amount": "1000", "currency": "USD"}
+    receipts = [paid(), paid(SONNET, usage(fresh=1_000_000))]
+    found = one(page(bucket(whole)), *receipts)
+    assert [(line.model, line.theirs, line.ours) for line in found.lines] == [("(all models)", 10, 8)]
+    assert found.causes == {Cause.UNEXPLAINED: 2}
+    assert any("not divided by model" in note for note in found.notes)
+    texts = [page(bucket(whole)), page(bucket(used_row(fresh=1_500_000), used_row(SONNET, fresh=1_000_000, out=0)))]
+    assert compared(texts, receipts)[1].causes == {Cause.MISSING: 2}
+    undivided = openai_page({"object": "organization.costs.result", "amount": {"value": 1.5, "currency": "usd"}})
+    assert one(undivided).causes == {Cause.NO_RECEIPTS: Decimal("1.5")}
+
+
 def test_pages_are_one_report() -> None:
     """In one file or several, a list or a line each; a page that comes twice counts once, a missing one is told."""
     first, second = page(bucket(used_row()), has_more=True), page(bucket(used_row(), day=DAY + timedelta(days=1)))

@@ -60,6 +60,17 @@ class Ours:
         if cost.price_list is not None:
             self.tiers[cost.price_list.tier] += 1
 
+    def merge(self, other: Ours) -> None:
+        """All of `other`'s too."""
+        self.receipts += other.receipts
+        self.estimated += other.estimated
+        self.cost = EXACT.add(self.cost, other.cost)
+        self.extras = EXACT.add(self.extras, other.extras)
+        self.unpriced.update(other.unpriced)
+        self.tokens.update(other.tokens)
+        self.unpriced_tokens.update(other.unpriced_tokens)
+        self.tiers.update(other.tiers)
+
 
 def _is_for_tokens(unit: str) -> bool:
     return unit.endswith("_tokens") or unit.startswith("geography_")

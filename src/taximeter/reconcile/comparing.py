@@ -28,6 +28,7 @@ from taximeter.records import EXACT, Basis, PriceList, Terms, Usage, exact_sum
 
 DOLLARS: Final = "USD"
 NO_MODEL: Final = "(no model)"
+ALL_MODELS: Final = "(all models)"
 _NOTHING: Final = Decimal(0)
 _FLOAT_DUST: Final = Decimal("1e-9")  # a report's amounts are binary fractions at some providers
 _PICODOLLAR: Final = Decimal("1e-12")
@@ -148,13 +149,17 @@ class _Comparison:
         rows = [row for bucket in statement.buckets for row in bucket.rows]
         # Where searches have rows of their own, ours are set against those.
         self._has_search_rows = any(row.model is None and "search" in (row.of or "").lower() for row in rows)
+        # One that divides by nothing has sums over all models, and so have we then.
+        self._is_divided = not rows or any(row.model is not None or row.of is not None for row in rows)
+        if not self._is_divided:
+            self._ours, self._hints = _over_all_models(self._ours), _hints_over_all_models(self._hints)
 
     def all(self) -> Reconciliation:
         lines: list[Line] = []
         for bucket in self._statement.buckets:
             theirs: defaultdict[str, list[Row]] = defaultdict(list)
             for row in bucket.rows:
-                theirs[NO_MODEL if row.model is None else self._names.of(row.model)].append(row)
+                theirs[self._key(row)].append(row)
             models = dict.fromkeys([*theirs, *(model for start, model in self._ours if start == bucket.start)])
             if self._has_search_rows:
                 models.setdefault(NO_MODEL)
@@ -165,6 +170,8 @@ class _Comparison:
             notes.append("the report has further pages, which were not given")
         if cut := sum(bucket.is_cut for bucket in statement.buckets):
             notes.append(f"{cut} buckets have as many groups as there can be: others may be missing from them")
+        if not self._is_divided:
+            notes.append("the report is not divided by model: asked for by model it says more")
         return Reconciliation(
             provider=statement.provider,
             kind=statement.kind,
@@ -173,6 +180,11 @@ class _Comparison:
             unpriced_rows=dict(self._unpriced),
             notes=notes,
         )
+
+    def _key(self, row: Row) -> str:
+        if not self._is_divided:
+            return ALL_MODELS
+        return NO_MODEL if row.model is None else self._names.of(row.model)
 
     def _line(self, bucket: Bucket, model: str, rows: Sequence[Row]) -> Line:
         ours = self._ours.get((bucket.start, model), Ours())
@@ -299,6 +311,22 @@ class _Comparison:
             rest.take(Cause.ESTIMATED)
         else:
             rest.take(Cause.UNEXPLAINED)
+
+
+def _over_all_models(ours: Mapping[Key, Ours]) -> Mapping[Key, Ours]:
+    together: dict[Key, Ours] = {}
+    for (start, _), each in ours.items():
+        together.setdefault((start, ALL_MODELS), Ours()).merge(each)
+    return together
+
+
+def _hints_over_all_models(hints: Mapping[Key, Mapping[Cause, Decimal]]) -> Mapping[Key, Mapping[Cause, Decimal]]:
+    together: dict[Key, dict[Cause, Decimal]] = {}
+    for (start, _), causes in hints.items():
+        sums = together.setdefault((start, ALL_MODELS), {})
+        for cause, amount in causes.items():
+            sums[cause] = EXACT.add(sums.get(cause, _NOTHING), amount)
+    return together
 
 
 def _discount(row: Row) -> Decimal:
