@@ -23,6 +23,7 @@ _COMMANDS = {
     "receipt": ("receipts", "receipt"),
     "run": ("run", "app"),
     "tasks": ("tasks", "app"),
+    "import": ("importing", "import_logs"),
     "price": ("price", "price"),
     "prices": ("prices", "app"),
     "reprice": ("reprice", "reprice"),

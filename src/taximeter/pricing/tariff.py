@@ -47,6 +47,23 @@ class PublishedTariff:
             return cost
         return surcharge(cost, unit=geography.unit, factor=geography.factor, basis=geography.basis)
 
+    def plain_prices(
+        self,
+        *,
+        model_served: str | None,
+        asked: str,
+        terms: Terms | None,
+        tier: str | None,
+        input_tokens: int,
+        at: datetime,
+    ) -> PriceList | None:
+        """The list that all of a call's bill is by, where its usage is nothing but buckets; None where its terms add to
+        that. `tier` is the one asked for. Raises PricingError as `cost` does."""
+        if geography_of(terms, provider=self._provider, at=at) is not None:
+            return None
+        served = tier_of(terms, asked=tier)
+        return self._catalog.price_list(self._model(model_served, asked), at=at, tier=served, input_tokens=input_tokens)
+
     def _model(self, served: str | None, asked: str) -> str:
         if served is not None:
             try:

@@ -130,6 +130,17 @@ MESSAGES = Words(
     repriced=("fallback_credit", "status", "type"),
 )
 
+CODEX = Words(
+    input=("input_tokens",),
+    input_has_parts=True,
+    output=("output_tokens",),
+    total=("total_tokens",),
+    read=(("cached_input_tokens",),),
+    write=(("cache_write_input_tokens",), ("cache_creation_input_tokens",)),
+    reasoning=(("reasoning_output_tokens",),),
+)
+"""The usage objects in Codex's own logs."""
+
 SEARCHES = MappingProxyType({"web_search_call": "web_searches", "file_search_call": "storage_searches"})
 """Output items of the Responses dialect that are billed by the call, and the units they are counted in."""
 

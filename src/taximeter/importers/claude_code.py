@@ -1,0 +1,237 @@
+"""Claude Code's transcripts: one line for each block of an answer, in a file for each session and subagent.
+
+Owns: which of the lines are of one call, what a call belongs to, and which lines are none. Refuses to know: prices, and
+what a usage object means.
+
+An answer has a line for each of its blocks, and each repeats the usage as it stood then; the last has it whole.
+Sessions that were resumed or forked begin with the lines of another. So a call is known by its message's id, never by
+its file. Times of a call are not in there: a line has the instant at which its block was done.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from taximeter.importers.instants import stored
+from taximeter.importers.lines import marked_lines
+from taximeter.importers.logged import LogFile, LoggedCall, Origin, of_two
+from taximeter.importers.strangers import UNREADABLE, amount, group_name, home_shortened, mapping, text
+from taximeter.providers.metering import words
+from taximeter.providers.metering.leaves import read_usage, terms_in
+from taximeter.providers.metering.plain import MessagesUsage, plain_leaves
+from taximeter.records import Dialect, Terms
+
+NAME = "claude-code"
+SUFFIXES = (".jsonl",)
+EDITION = "1"
+
+_MARK = b'"usage"'
+# The provider's own ids are names of one message in the world; those of gateways may be used again.
+_OWN_ID = re.compile(r"msg_(?:[a-z]+_)?[0-9A-Za-z]{20,}")
+_SYNTHETIC = "<synthetic>"
+_UNTIMED = "a transcript has only the instants at which the blocks of an answer were done"
+_NO_MODEL = "no model answered: an error or a notice of the program's own"
+_NO_TIME = "a line without a time"
+_OPEN_CALLS = 64  # lines of one answer stand near each other
+
+
+class _Message(msgspec.Struct, gc=False):
+    id: str | None = None
+    model: str | None = None
+    usage: MessagesUsage | None = None
+
+
+class _Line(msgspec.Struct, gc=False, rename="camel"):
+    timestamp: str | None = None
+    message: _Message | None = None
+    request_id: str | None = None
+    session_id: str | None = None
+    cwd: str | None = None
+    git_branch: str | None = None
+    agent_id: str | None = None
+    is_sidechain: bool | None = None
+    uuid: str | None = None
+    cost_usd: Decimal | None = msgspec.field(default=None, name="costUSD")
+
+
+_decode = msgspec.json.Decoder(_Line).decode
+_decode_any = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def places(environ: Mapping[str, str], home: Path) -> list[Path]:
+    """Where transcripts usually lie."""
+    named = [each.strip() for each in environ.get("CLAUDE_CONFIG_DIR", "").split(",") if each.strip()]
+    roots = [Path(each).expanduser() for each in named] or [home / ".claude", home / ".config" / "claude"]
+    return [root if root.name == "projects" else root / "projects" for root in roots]
+
+
+def is_mine(entry: Mapping[str, Any]) -> bool:
+    """Whether `entry` is a line of a transcript."""
+    message = mapping(entry.get("message"))
+    if message is not None and isinstance(message.get("usage"), dict):
+        return "timestamp" in entry
+    return "sessionId" in entry and "type" in entry
+
+
+def read(log: LogFile) -> Iterator[LoggedCall]:
+    """The calls of one transcript, from where the log stands."""
+    return _Transcript(log).calls()
+
+
+class _Transcript:
+    """One file. Its calls are open until lines of so many others have come that no more of theirs will."""
+
+    def __init__(self, log: LogFile) -> None:
+        self._log = log
+        self._project: str | None = log.memory or None
+        self._origins: dict[tuple[str | None, str | None, str | None, bool], Origin] = {}
+        self._open: dict[str, LoggedCall] = {}
+
+    def calls(self) -> Iterator[LoggedCall]:
+        log, open_calls = self._log, self._open
+        began_at, last = log.offset, ""
+        for at, line in marked_lines(log, _MARK):
+            call = self._call(line)
+            if call is None:
+                continue
+            known = open_calls.get(call.identity)
+            if known is not None:
+                open_calls[call.identity] = of_two(known, call)
+                continue
+            open_calls[call.identity] = call
+            if call.identity != last:
+                began_at, last = at, call.identity
+            if len(open_calls) > _OPEN_CALLS:
+                yield open_calls.pop(next(iter(open_calls)))
+        if open_calls:
+            # The last answer may be going on: the next time it is read whole, from its first line.
+            log.offset = min(began_at, log.offset)
+        log.memory = self._project or ""
+        yield from open_calls.values()
+
+    def _call(self, line: bytes) -> LoggedCall | None:
+        try:
+            entry = _decode(line)
+        except UNREADABLE:
+            return self._unusual(line)
+        message = entry.message
+        if message is None or message.usage is None:
+            # In messages within messages, and in results of tools, others' usage is told. The former are calls.
+            return self._unusual(line) if message is None and b'"data"' in line else None
+        usage = message.usage
+        leaves = plain_leaves(usage)
+        if leaves is None:
+            return self._unusual(line)
+        model = message.model
+        if not model or model == _SYNTHETIC:
+            self._log.note(_NO_MODEL)
+            return None
+        at = stored(entry.timestamp)
+        if at is None:
+            self._log.note(_NO_TIME)
+            return None
+        return LoggedCall(
+            _identity(message.id, entry.request_id, at, model, leaves),
+            at,
+            self._origin(entry),
+            model,
+            leaves,
+            terms=_terms(usage.service_tier, usage.speed, usage.inference_geo),
+            reported=entry.cost_usd,
+            request_id=entry.request_id,
+        )
+
+    def _unusual(self, line: bytes) -> LoggedCall | None:
+        """A line whose usage has to be looked at closely, or that holds another."""
+        try:
+            entry = _decode_any(line)
+        except UNREADABLE:
+            self._log.note("a line that is no JSON object")
+            return None
+        inner = mapping(entry.get("data"))
+        while inner is not None and (message := mapping(inner.get("message"))) is not None:
+            if "usage" in message:
+                entry = {**entry, **inner}
+                break
+            inner = message
+        message = mapping(entry.get("message"))
+        reported = None if message is None else mapping(message.get("usage"))
+        if message is None or reported is None:
+            return None
+        model, at = text(message.get("model")), stored(entry.get("timestamp"))
+        if model is None or model == _SYNTHETIC:
+            self._log.note(_NO_MODEL)
+            return None
+        if at is None:
+            self._log.note(_NO_TIME)
+            return None
+        identity = text(message.get("id")), text(entry.get("requestId"))
+        return LoggedCall(
+            _identity(*identity, at, model, reported),
+            at,
+            self._origin(_line_of(entry)),
+            model,
+            usage=read_usage(words.MESSAGES, reported, model=model),
+            terms=terms_in(words.MESSAGES, reported),
+            reported=amount(entry.get("costUSD")),
+            request_id=identity[1],
+        )
+
+    def _origin(self, line: _Line) -> Origin:
+        sidechain = line.is_sidechain is True
+        kind = (line.session_id, line.git_branch, line.agent_id, sidechain)
+        origin = self._origins.get(kind)
+        if origin is None:
+            origin = self._origins[kind] = self._new_origin(line, sidechain=sidechain)
+        return origin
+
+    def _new_origin(self, line: _Line, *, sidechain: bool) -> Origin:
+        if self._project is None and line.cwd:
+            # Where the session began: the program changes its folder as it works.
+            self._project = home_shortened(line.cwd)
+        labels = {"project": self._project, "branch": line.git_branch, "sidechain": "yes" if sidechain else None}
+        return Origin(
+            source=NAME,
+            dialect=Dialect.ANTHROPIC_MESSAGES,
+            provider="anthropic",
+            session=group_name(line.session_id or self._log.path.stem),
+            run=group_name(line.agent_id),
+            labels={key: named for key, value in labels.items() if (named := group_name(value))},
+            stream=True,
+            untimed=_UNTIMED,
+        )
+
+
+def _identity(message_id: str | None, request_id: str | None, at: str, model: str, used: object) -> str:
+    """What names the call in whatever file it stands."""
+    if message_id:
+        return message_id if not request_id or _OWN_ID.fullmatch(message_id) else f"{message_id} {request_id}"
+    if request_id:
+        return request_id
+    return sha256(f"{at}\0{model}\0{used}".encode("utf-8", "replace")).hexdigest()
+
+
+@lru_cache(maxsize=256)
+def _terms(tier: str | None, speed: str | None, geography: str | None) -> Terms | None:
+    said = {"service_tier": tier, "speed": speed, "inference_geo": geography}
+    terms = terms_in(words.MESSAGES, said)
+    return None if terms == Terms() else terms
+
+
+def _line_of(entry: Mapping[str, Any]) -> _Line:
+    """The fields of a line that say what it belongs to, as far as they are what they should be."""
+    return _Line(
+        session_id=text(entry.get("sessionId")),
+        cwd=text(entry.get("cwd")),
+        git_branch=text(entry.get("gitBranch")),
+        agent_id=text(entry.get("agentId")),
+        is_sidechain=entry.get("isSidechain") is True,
+    )

@@ -1,0 +1,262 @@
+"""One import: find the logs, read what is new in them, and append it to the ledger.
+
+Owns: what is read again and what is not, how much is appended at a time, and what becomes of calls that the ledger has
+already. Refuses to know: formats and prices.
+
+A call counts once, whatever files it is in. Of two accounts of it the one with more tokens is right, for answers grow
+as they are told: where the ledger has the smaller one, it is corrected.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from taximeter.errors import RequestError
+from taximeter.importers.booking import Books, Entry
+from taximeter.importers.files import state_of, state_text, walk, why
+from taximeter.importers.instants import text_of
+from taximeter.importers.logged import known_tokens
+from taximeter.importers.sources import HEAD_BYTES, SOURCES, Source, source_of, suffixes
+from taximeter.importers.summary import ImportSummary
+from taximeter.importers.workers import Piece, Task, reading
+from taximeter.ledger import Call, FileMark
+from taximeter.records import Receipt
+
+if TYPE_CHECKING:
+    from taximeter.ledger import Appended
+
+BATCH = 10_000
+_WORTH_PROCESSES_BYTES = 24 << 20  # below, they would be done before they have started
+_FUTURE = timedelta(days=1)  # clocks differ, and zones are forgotten
+_SMALL_HEAD_BYTES = 1 << 14
+
+Progress = Callable[[int, int], None]
+"""Is told how many bytes were read, and of how many."""
+
+
+class Shelf(Protocol):
+    """As much of a ledger as imports need."""
+
+    def append_many(
+        self, entries: Sequence[Call | Receipt], files: Sequence[FileMark] = (), *, dry_run: bool = False
+    ) -> Appended: ...
+
+    def file_marks(self, source: str) -> Mapping[str, str]: ...
+
+    def receipt(self, name: str) -> Receipt | None: ...
+
+
+@dataclass(slots=True)
+class Plan:
+    """What an import will read. `unchanged` files were read before and have been left alone since."""
+
+    tasks: list[Task]
+    size_bytes: int = 0
+    unchanged: int = 0
+    unchanged_bytes: int = 0
+    notes: Counter[str] = field(default_factory=Counter[str])
+
+
+def plan(
+    shelf: Shelf,
+    paths: Sequence[Path],
+    source: str | None,
+    *,
+    environ: Mapping[str, str],
+    home: Path,
+    columns: Path | None = None,
+) -> Plan:
+    """Which files are to be read, and from where.
+
+    `paths` are files and folders, of `source` if that is given; none of them means the usual places. Raises
+    RequestError for a source that is not known, and for a path that is not there.
+    """
+    if source is not None and source not in SOURCES:
+        raise RequestError(f"there is no source {source!r}", param="from", hint=f"one of {', '.join(SOURCES)}")
+    for path in paths:
+        if not path.exists():
+            raise RequestError(f"{path} does not exist", param="path")
+    chosen = list(SOURCES.values()) if source is None else [SOURCES[source]]
+    known = {each.name: shelf.file_marks(each.name) for each in chosen}
+    made = Plan([])
+    if paths:
+        for path, status in walk(paths, suffixes(chosen), made.notes):
+            mine = chosen[0] if source is not None else _source_of(path, known, made.notes)
+            if mine is not None:
+                _add(made, mine, path, status, known[mine.name])
+        return made
+    for each in chosen:
+        places = [place for place in each.places(environ, home) if place.is_dir()]
+        for path, status in walk(places, each.suffixes, made.notes):
+            _add(made, each, path, status, known[each.name])
+    return made
+
+
+def _add(made: Plan, source: Source, path: Path, status: os.stat_result, known: Mapping[str, str]) -> None:
+    name = str(path.absolute())
+    text = known.get(name)
+    state = None if text is None else state_of(text)
+    size = status.st_size
+    if state is not None and state.is_unchanged(status, source.edition):
+        made.unchanged += 1
+        made.unchanged_bytes += size
+        return
+    made.tasks.append(Task(source.name, Path(name), state))
+    made.size_bytes += size
+
+
+def _source_of(path: Path, known: Mapping[str, Mapping[str, str]], notes: Counter[str]) -> Source | None:
+    """Which log a file is: the one that it was before, or what it looks like."""
+    name = str(path.absolute())
+    for source, marks in known.items():
+        if name in marks:
+            return SOURCES[source]
+    try:
+        with path.open("rb", buffering=0) as file:
+            head = file.read(_SMALL_HEAD_BYTES)
+            source = source_of(head, path.suffix)
+            if source is None and len(head) == _SMALL_HEAD_BYTES:
+                source = source_of(head + file.read(HEAD_BYTES), path.suffix)
+    except OSError as error:
+        notes[f"a file cannot be read: {why(error)}"] += 1
+        return None
+    if source is None:
+        notes["a file that is no log known here: --from says what it is"] += 1
+    return source
+
+
+class Importer:
+    """Reads what a plan says, and appends it. With `dry_run` the ledger stays as it is."""
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        books: Books,
+        *,
+        now: datetime,
+        dry_run: bool = False,
+        processes: int = 0,
+        on_progress: Progress | None = None,
+    ) -> None:
+        self._shelf = shelf
+        self._books = books
+        self._latest = text_of(now + _FUTURE)
+        self._dry_run = dry_run
+        self._processes = processes
+        self._on_progress = on_progress
+        self._summary = ImportSummary()
+        self._entries: list[Entry] = []
+        self._marks: list[FileMark] = []
+        self._seen: set[str] = set()  # in a dry run the ledger learns nothing
+
+    def run(self, made: Plan) -> ImportSummary:
+        """Do it. What was appended stays, also if it ends early."""
+        summary = self._summary
+        summary.files_unchanged, summary.notes = made.unchanged, made.notes
+        processes = self._processes if made.size_bytes >= _WORTH_PROCESSES_BYTES else 0
+        with reading(made.tasks, processes=processes) as pieces:
+            for task, piece in pieces:
+                self._take(task, piece)
+                if self._on_progress is not None:
+                    self._on_progress(summary.read_bytes, made.size_bytes)
+        self._flush()
+        return summary
+
+    def _take(self, task: Task, piece: Piece) -> None:
+        summary = self._summary
+        summary.read_bytes += piece.read_bytes
+        summary.notes += piece.notes
+        for call in piece.calls:
+            if call.at > self._latest:
+                summary.notes["a call from the future, by its log's clock"] += 1
+            self._entries.append(self._books.entry(call))
+        if piece.is_last:
+            summary.files_read += piece.state is not None
+            summary.files_resumed += piece.resumed
+            if piece.state is not None:
+                self._marks.append(FileMark(task.source, str(task.path), state_text(piece.state)))
+        if len(self._entries) >= BATCH:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Append what has come together, each call once, sorted, so that the ledger's index is gone through once."""
+        entries = self._once()
+        if not entries and not self._marks:
+            return
+        appended = self._shelf.append_many(entries, self._marks, dry_run=self._dry_run)
+        known = {id_ for id_, _ in appended.refused}
+        known.update(appended.present, (call.id for call, _, _ in appended.different))
+        summary = self._summary
+        summary.present += len(appended.present)
+        summary.add(entry for entry in entries if entry.id not in known)
+        corrections = [*self._larger(appended), *self._larger_receipts(appended, entries)]
+        if corrections:
+            again = self._shelf.append_many(corrections, dry_run=self._dry_run)
+            summary.corrected += again.written
+            for _, reason in again.refused:
+                summary.notes[f"refused by the ledger: {reason}"] += 1
+        self._entries, self._marks = [], []
+
+    def _once(self) -> list[Entry]:
+        """What has come together, and of copies the largest."""
+        once: dict[str, Entry] = {}
+        for entry in self._entries:
+            other = once.setdefault(entry.id, entry)
+            if other is not entry:
+                self._summary.present += 1
+                if _tokens(entry) > _tokens(other):
+                    once[entry.id] = entry
+        if self._dry_run:
+            for id_ in self._seen & once.keys():
+                del once[id_]
+                self._summary.present += 1
+            self._seen |= once.keys()
+        return [once[id_] for id_ in sorted(once)]
+
+    def _larger(self, appended: Appended) -> list[Entry]:
+        """Corrections of what the ledger has with fewer tokens."""
+        corrections: dict[str, Call] = {}
+        for call, newest_id, tokens in appended.different:
+            if sum(call.tokens) <= sum(tokens):
+                self._summary.smaller += 1
+                continue
+            other = corrections.get(newest_id)
+            if other is None or sum(other.tokens) < sum(call.tokens):
+                corrections[newest_id] = call._replace(id=_next_id(newest_id), supersedes=newest_id)
+        return list(corrections.values())
+
+    def _larger_receipts(self, appended: Appended, entries: Sequence[Entry]) -> list[Entry]:
+        """The same for whole receipts, of which the ledger says only that it has others under their names."""
+        if not appended.refused:
+            return []
+        refused = dict(appended.refused)
+        corrections: list[Entry] = []
+        for entry in entries:
+            if not isinstance(entry, Receipt) or entry.id not in refused:
+                continue
+            newest = self._shelf.receipt(entry.request.id)
+            if newest is None:
+                self._summary.notes[f"refused by the ledger: {refused[entry.id]}"] += 1
+            elif known_tokens(entry.usage) > known_tokens(newest.usage):
+                corrections.append(replace(entry, id=_next_id(newest.id), supersedes=newest.id))
+            elif known_tokens(entry.usage) == known_tokens(newest.usage):
+                self._summary.present += 1
+            else:
+                self._summary.smaller += 1
+        return corrections
+
+
+def _tokens(entry: Entry) -> int:
+    return sum(entry.tokens) if isinstance(entry, Call) else known_tokens(entry.usage)
+
+
+def _next_id(receipt_id: str) -> str:
+    """The id of the correction of a receipt: it follows from what is corrected."""
+    first, _, number = receipt_id.removeprefix("rcpt_").partition("_")
+    return f"rcpt_{first}_{int(number or 1) + 1}"

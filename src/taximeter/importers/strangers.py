@@ -1,0 +1,58 @@
+"""What strangers' words become here: names of groups, and amounts of money. Owns: cutting them to what reports can
+print. Refuses to know: which log they are from."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal, InvalidOperation
+from typing import Any, cast
+
+import msgspec
+
+from taximeter.records import EXACT, MOST_GROUP_NAME_CHARACTERS
+
+UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeError)
+"""What decoding a stranger's JSON may raise."""
+
+_HOME = re.compile(r"^(?:/home/[^/]+|/Users/[^/]+|/root|[A-Za-z]:[\\/]Users[\\/][^\\/]+)(?=[\\/]|$)")
+_MOST_DOLLARS = Decimal(10**9)
+_PICODOLLAR = Decimal(1).scaleb(-12)
+
+
+def group_name(value: object) -> str | None:
+    """A name for a task, a run, a session or a label, as far as it is one: printable and short."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return None
+    text = str(value)
+    if not text.isprintable():
+        text = "".join(character if character.isprintable() else " " for character in text)
+    return text.replace("\N{REPLACEMENT CHARACTER}", "?").strip()[:MOST_GROUP_NAME_CHARACTERS] or None
+
+
+def home_shortened(path: str) -> str:
+    """A folder's path, without whose home it is in."""
+    return _HOME.sub("~", path)
+
+
+def mapping(value: object) -> dict[str, Any] | None:
+    """An object of a stranger's JSON."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
+
+
+def text(value: object) -> str | None:
+    """A text that is not empty."""
+    return value.strip() or None if isinstance(value, str) else None
+
+
+def amount(value: object) -> Decimal | None:
+    """Dollars to the picodollar, of a number or of a text that is one; None for what cannot be a price. Some write what
+    floats made of their sums, and mean no more than that many digits."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
+        return None
+    try:
+        dollars = Decimal(str(value).strip().lstrip("$"))
+    except InvalidOperation:
+        return None
+    if not dollars.is_finite() or not 0 <= dollars <= _MOST_DOLLARS:
+        return None
+    return dollars.quantize(_PICODOLLAR, context=EXACT).normalize(EXACT) if dollars else Decimal(0)

@@ -1,0 +1,147 @@
+"""What an import did, in numbers. Owns: sums over what was new, by model. Refuses to know: how they are shown."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import ClassVar
+
+from taximeter.importers.instants import text_of
+from taximeter.ledger import Call, Form
+from taximeter.pricing.charge import dollars
+from taximeter.records import Receipt, Usage, exact_sum
+
+_INPUTS = len(Usage.INPUT_LEAVES)
+
+
+@dataclass(slots=True, kw_only=True)
+class ModelSums:
+    """What was new of one model. `cost` is by our prices, over all calls but the `unpriced`; `reported` is what the log
+    itself says, over `reported_calls` of them. `both_calls` have both, and sum to `both_cost` and `both_reported`."""
+
+    model: str
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    uncounted: int = 0
+    cost: Decimal = Decimal(0)
+    unpriced: int = 0
+    reported: Decimal = Decimal(0)
+    reported_calls: int = 0
+    both_calls: int = 0
+    both_cost: Decimal = Decimal(0)
+    both_reported: Decimal = Decimal(0)
+
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("difference",)
+
+    @property
+    def difference(self) -> Decimal | None:
+        """The log's figure less ours, over the calls that have both; None where none has."""
+        return self.both_reported - self.both_cost if self.both_calls else None
+
+    def plus(self, other: ModelSums) -> ModelSums:
+        """Both together, under this one's name."""
+        names = [name for name in self.__slots__ if name != "model"]
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return ModelSums(model=self.model, **sums)
+
+
+@dataclass(slots=True, kw_only=True)
+class ImportSummary:
+    """What an import did. `present` calls were in the ledger already, or twice in the logs; `corrected` ones were there
+    with fewer tokens; `smaller` ones are there with more. `notes` counts what was left out or is odd, by reason."""
+
+    files_read: int = 0
+    files_resumed: int = 0
+    files_unchanged: int = 0
+    read_bytes: int = 0
+    present: int = 0
+    corrected: int = 0
+    smaller: int = 0
+    first_at: str | None = None
+    last_at: str | None = None
+    models: dict[str, ModelSums] = field(default_factory=dict[str, ModelSums])
+    unpriced: Counter[str] = field(default_factory=Counter[str])
+    notes: Counter[str] = field(default_factory=Counter[str])
+
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("total",)
+
+    @property
+    def total(self) -> ModelSums:
+        """The sums over all models."""
+        sums = ModelSums(model="total")
+        for each in self.models.values():
+            sums = sums.plus(each)
+        return sums
+
+    def add(self, entries: Iterable[Call | Receipt]) -> None:
+        """Count what is new."""
+        by_form: defaultdict[int, list[Call]] = defaultdict(list)
+        for entry in entries:
+            if isinstance(entry, Receipt):
+                self._add_receipt(entry)
+            else:
+                by_form[id(entry.form)].append(entry)
+        for calls in by_form.values():
+            self._add_calls(calls[0].form, calls)
+
+    def _add_receipt(self, receipt: Receipt) -> None:
+        usage, cost, reported = receipt.usage, receipt.cost, receipt.cost_reported
+        one = ModelSums(
+            model=receipt.model_served or receipt.request.model,
+            calls=1,
+            input_tokens=sum(getattr(usage, leaf) or 0 for leaf in Usage.INPUT_LEAVES) if usage else 0,
+            output_tokens=sum(getattr(usage, leaf) or 0 for leaf in Usage.OUTPUT_LEAVES) if usage else 0,
+            uncounted=int(usage is None or None in usage.leaves().values()),
+        )
+        if cost is None:
+            one.unpriced = 1
+            self.unpriced[receipt.uncosted_reason or "no reason"] += 1
+        else:
+            one.cost = cost.total
+        if reported is not None:
+            one.reported, one.reported_calls = reported, 1
+            if cost is not None:
+                one.both_calls, one.both_cost, one.both_reported = 1, cost.total, reported
+        self._add(one)
+        self._saw(text_of(receipt.request.received_at))
+
+    def _add_calls(self, form: Form, calls: Sequence[Call]) -> None:
+        """Calls of one form: what they cost together is what their tokens cost together, for each costs so much a
+        token, to the picodollar."""
+        receipt = form.prototype
+        sums = [sum(column) for column in zip(*(call.tokens for call in calls), strict=True)]
+        one = ModelSums(
+            model=receipt.model_served or receipt.request.model,
+            calls=len(calls),
+            input_tokens=sum(sums[:_INPUTS]),
+            output_tokens=sum(sums[_INPUTS:]),
+        )
+        told = [call for call in calls if call.reported is not None]
+        one.reported, one.reported_calls = exact_sum(call.reported or Decimal(0) for call in told), len(told)
+        if form.rates is None:
+            one.unpriced = len(calls)
+            self.unpriced[receipt.uncosted_reason or "no reason"] += len(calls)
+        else:
+            one.cost = _cost(form.rates, sums)
+            if told:
+                both = [sum(column) for column in zip(*(call.tokens for call in told), strict=True)]
+                one.both_calls, one.both_reported, one.both_cost = len(told), one.reported, _cost(form.rates, both)
+        self._add(one)
+        self._saw(min(call.received_at for call in calls))
+        self._saw(max(call.received_at for call in calls))
+
+    def _add(self, one: ModelSums) -> None:
+        known = self.models.get(one.model)
+        self.models[one.model] = one if known is None else known.plus(one)
+
+    def _saw(self, at: str) -> None:
+        self.first_at = at if self.first_at is None else min(self.first_at, at)
+        self.last_at = at if self.last_at is None else max(self.last_at, at)
+
+
+def _cost(rates: Sequence[int], tokens: Sequence[int]) -> Decimal:
+    """What so many tokens cost, at so many picodollars each; where there is no price there are none."""
+    return dollars(sum(rate * count for rate, count in zip(rates, tokens, strict=True) if count))

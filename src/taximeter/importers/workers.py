@@ -1,0 +1,149 @@
+"""Reading logs in processes beside this one: to find the calls in a gigabyte takes longer than to book them.
+
+Owns: the processes, what goes between them, and that calls come in the order of the files. Refuses to know: formats,
+prices, the ledger.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import threading
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from taximeter.importers.files import FileState, digest, reading_offset, why
+from taximeter.importers.logged import LogFile, LoggedCall
+from taximeter.importers.sources import SOURCES
+
+_PIECE_CALLS = 2_000
+_MOST_READY = 16
+
+
+@dataclass(slots=True)
+class Task:
+    """One file to read: where, and what is remembered of it."""
+
+    source: str
+    path: Path
+    state: FileState | None
+
+
+@dataclass(slots=True)
+class Piece:
+    """Some calls of a file, and how far it was read since the piece before. The last piece of a file has its new
+    `state`, None where it could not be read; `resumed` is whether it was read on where it was left."""
+
+    calls: list[LoggedCall]
+    read_bytes: int = 0
+    is_last: bool = False
+    resumed: bool = False
+    state: FileState | None = None
+    notes: Counter[str] = field(default_factory=Counter[str])
+
+
+def read_pieces(task: Task) -> Iterator[Piece]:
+    """The calls of one file, in pieces. Never raises for what is wrong with the file: it is noted."""
+    source = SOURCES[task.source]
+    try:
+        file = task.path.open("rb", buffering=0)
+    except OSError as error:
+        yield Piece([], is_last=True, notes=Counter({f"a file cannot be read: {why(error)}": 1}))
+        return
+    with closing(file):
+        status = os.fstat(file.fileno())
+        read_bytes = 0
+
+        def count(more: int) -> None:
+            nonlocal read_bytes
+            read_bytes += more
+
+        log = LogFile(path=task.path, file=file, size=status.st_size, on_bytes=count)
+        calls: list[LoggedCall] = []
+        state = None
+        try:
+            if source.in_pieces:
+                log.offset = reading_offset(task.state, file, status.st_size, source.edition)
+            resumed = log.offset > 0
+            log.memory = task.state.memory if task.state is not None and resumed else ""
+            for call in source.read(log):
+                calls.append(call)
+                if len(calls) >= _PIECE_CALLS:
+                    yield Piece(calls, read_bytes)
+                    calls, read_bytes = [], 0
+            state = FileState(
+                device=status.st_dev,
+                inode=status.st_ino,
+                size=status.st_size,
+                modified_ns=status.st_mtime_ns,
+                offset=log.offset,
+                digest=digest(file, log.offset),
+                edition=source.edition,
+                memory=log.memory,
+            )
+        except OSError as error:
+            log.note(f"a file cannot be read: {why(error)}")
+            resumed = False
+        yield Piece(calls, read_bytes, is_last=True, resumed=resumed, state=state, notes=log.notes)
+
+
+@contextmanager
+def reading(tasks: Sequence[Task], *, processes: int) -> Generator[Iterator[tuple[Task, Piece]]]:
+    """Every piece of every task, in their order; with `processes` above 0, read by that many beside this one."""
+    if processes < 1 or len(tasks) < 2:
+        yield ((task, piece) for task in tasks for piece in read_pieces(task))
+        return
+    # Not forked: this process may have threads, and what they hold would be held for ever in there.
+    context = multiprocessing.get_context("spawn")
+    readers: list[Connection] = []
+    children: list[BaseProcess] = []
+    try:
+        for number in range(min(processes, len(tasks))):
+            ours, theirs = context.Pipe(duplex=False)
+            child = context.Process(target=_work, args=(theirs, tasks[number::processes]), daemon=True)
+            child.start()
+            theirs.close()
+            readers.append(ours)
+            children.append(child)
+        yield _merged(tasks, readers)
+    finally:
+        for ours in readers:
+            ours.close()
+        for child in children:
+            child.terminate()
+            child.join()
+
+
+def _merged(tasks: Sequence[Task], readers: Sequence[Connection]) -> Iterator[tuple[Task, Piece]]:
+    for number, task in enumerate(tasks):
+        reader = readers[number % len(readers)]
+        while True:
+            piece: Piece = reader.recv()
+            yield task, piece
+            if piece.is_last:
+                break
+
+
+def _work(out: Connection, tasks: Sequence[Task]) -> None:
+    """What a process beside does. It is never more than some pieces ahead of who takes them."""
+    ready: queue.Queue[Piece | None] = queue.Queue(_MOST_READY)
+
+    def send() -> None:
+        with suppress(OSError):  # nobody takes them any more
+            while (piece := ready.get()) is not None:
+                out.send(piece)
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    with suppress(KeyboardInterrupt):
+        for task in tasks:
+            for piece in read_pieces(task):
+                ready.put(piece)
+        ready.put(None)
+        sender.join()

@@ -1,0 +1,207 @@
+"""Rollouts of Codex: each call once, compactions too, and what a fork has copied stays its parent's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from tests.unit.importers.logs import Desk
+
+AT = "2026-10-29T12:{:02d}:{:02d}.000Z"
+
+
+def counts(given: int, cached: int = 0, out: int = 0, reasoning: int = 0) -> dict[str, int]:
+    """A usage object as rollouts have it."""
+    return {
+        "input_tokens": given,
+        "cached_input_tokens": cached,
+        "output_tokens": out,
+        "reasoning_output_tokens": reasoning,
+        "total_tokens": given + out,
+    }
+
+
+def added(*usages: Mapping[str, int]) -> dict[str, int]:
+    """The totals after these calls."""
+    return {name: sum(usage[name] for usage in usages) for name in usages[0]}
+
+
+def meta(session: str, *, at: str = AT.format(0, 0), **more: Any) -> dict[str, Any]:
+    """The first line."""
+    payload = {"id": session, "cwd": "/Users/dev/shop", "git": {"branch": "main"}, "model_provider": "openai"} | more
+    return {"timestamp": at, "type": "session_meta", "payload": payload}
+
+
+def context(model: str = "g5-card") -> dict[str, Any]:
+    """A turn begins."""
+    return {"timestamp": AT.format(0, 0), "type": "turn_context", "payload": {"model": model, "cwd": "/Users/dev/shop"}}
+
+
+def event(kind: str, at: str, **payload: Any) -> dict[str, Any]:
+    return {"timestamp": at, "type": "event_msg", "payload": {"type": kind, **payload}}
+
+
+def told(last: Mapping[str, int], total: Mapping[str, int] | None, at: str) -> dict[str, Any]:
+    """The event of one call."""
+    info = {"last_token_usage": dict(last)} | ({} if total is None else {"total_token_usage": dict(total)})
+    return event("token_count", at, info=info)
+
+
+def session(name: str, *calls: Mapping[str, int], minute: int = 1, **more: Any) -> list[dict[str, Any]]:
+    """A rollout of these calls."""
+    lines = [meta(name, **more), context()]
+    for number in range(len(calls)):
+        lines.append(told(calls[number], added(*calls[: number + 1]), AT.format(minute + number, 0)))
+    return lines
+
+
+def test_each_event_of_usage_is_a_call_and_a_repeated_one_is_none(desk: Desk) -> None:
+    """The program says the same totals again when limits change."""
+    lines = session("s1", counts(1_000, 800, 100, 40), counts(2_000, 1_800, 50))
+    repeated = lines[-1] | {"timestamp": AT.format(5, 0)}
+    no_info = event("token_count", AT.format(6, 0), info=None)
+    desk.write("2026/10/29/rollout-x-s1.jsonl", *lines, repeated, no_info)
+    desk.run()
+    first, second = desk.receipts()
+    assert first.usage is not None
+    assert (first.usage.input_fresh_tokens, first.usage.input_cache_read_tokens) == (200, 800)
+    assert (first.usage.output_text_tokens, first.usage.output_reasoning_tokens) == (60, 40)
+    assert first.cost is not None
+    assert first.cost.total == (200 * Decimal("1.25") + 800 * Decimal("0.125") + 100 * 10) / 10**6
+    assert second.usage is not None
+    assert second.usage.total_tokens == 2_050
+    assert first.request.session == "s1"
+    assert first.request.labels == {"project": "~/shop", "branch": "main"}
+    assert (first.source, first.model_served) == ("codex", "g5-card")
+
+
+def test_totals_alone_are_read_by_their_differences(desk: Desk) -> None:
+    """Older rollouts have only what was used so far."""
+    calls = [counts(100, 0, 10), counts(150, 90, 20)]
+    lines = [meta("s1"), context()]
+    for number in range(2):
+        total = added(*calls[: number + 1])
+        lines.append(event("token_count", AT.format(number, 1), info={"total_token_usage": total}))
+    desk.write("rollout-s1.jsonl", *lines)
+    desk.run()
+    assert [each.usage.total_tokens for each in desk.receipts() if each.usage] == [110, 170]
+
+
+def test_the_agents_own_compaction_is_a_call(desk: Desk) -> None:
+    """Twelve calls of 1,800 tokens in all and a compaction of 192,000 are 13 receipts, 193,800 tokens
+    (openai/codex#47003)."""
+    calls = [counts(140, 0, 10)] * 12
+    lines = session("s1", *calls)
+    record = {
+        "timestamp": AT.format(20, 0),
+        "type": "token_usage_record",
+        "payload": {"response_id": "resp_1", "usage": counts(190_000, 0, 2_000)},
+    }
+    marker = {"timestamp": AT.format(20, 1), "type": "compacted", "payload": {"compaction_response_id": "resp_1"}}
+    after = event("token_count", AT.format(20, 2), info={"total_token_usage": added(*calls)})
+    desk.write("rollout-s1.jsonl", *lines, record, marker, after)
+    desk.run()
+    assert len(desk.receipts()) == 13
+    assert desk.tokens() == 193_800
+
+
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_a_record_of_usage_that_is_counted_too_is_one_call(desk: Desk, is_counted: bool) -> None:
+    """Calls are told with their response's id, and once more as a count; a record alone is no call of its own."""
+    record = {
+        "timestamp": AT.format(1, 0),
+        "type": "token_usage_record",
+        "payload": {"response_id": "resp_1", "usage": counts(300, 0, 30)},
+    }
+    marker = {"timestamp": AT.format(3, 0), "type": "compacted", "payload": {"compaction_response_id": "resp_1"}}
+    count = told(counts(300, 0, 30), counts(300, 0, 30), AT.format(2, 0))
+    desk.write("rollout-s1.jsonl", meta("s1"), context(), record, *([count, marker] if is_counted else []))
+    desk.run(source="codex")
+    assert [each.usage.total_tokens for each in desk.receipts() if each.usage] == ([330] if is_counted else [])
+
+
+A = [counts(60, 0, 10), counts(25, 20, 5)]
+B = [*A, counts(40, 30, 10)]
+
+
+def rewritten(lines: list[dict[str, Any]], at: str) -> list[dict[str, Any]]:
+    """Lines as a fork has them that writes its history anew."""
+    return [line | {"timestamp": at} for line in lines]
+
+
+@pytest.mark.parametrize("order", ["parent first", "fork first", "parent gone", "parent never there"])
+@pytest.mark.parametrize("stamps", ["kept", "rewritten"])
+def test_a_fork_adds_only_its_own_calls(desk: Desk, order: str, stamps: str) -> None:
+    """A of 100 tokens, and a fork of 150 that begins with A's history, are 150 (ccusage/ccusage#950)."""
+    fork_at = AT.format(30, 0)
+    parent = session("aaaa", *A)
+    history = parent[2:] if stamps == "kept" else rewritten(parent[2:], fork_at)
+    own = told(B[-1], added(*B), AT.format(31, 0))
+    fork = [meta("bbbb", at=fork_at, forked_from_id="aaaa"), *history[:0], parent[0], context(), *history, own]
+    if order in ("parent first", "parent gone"):
+        path = desk.write("sessions/rollout-1-aaaa.jsonl", *parent)
+        desk.run()
+        if order == "parent gone":
+            path.unlink()
+    desk.write("sessions/rollout-2-bbbb.jsonl", *fork)
+    if order == "fork first":
+        desk.write("sessions/rollout-1-aaaa.jsonl", *parent)
+    desk.run()
+    assert desk.tokens() == 150
+    assert len(desk.receipts()) == 3
+
+
+def test_a_fork_of_a_fork_adds_only_its_own_calls(desk: Desk) -> None:
+    """Each call stays with the session that made it, over all generations."""
+    calls = [*B, counts(70, 30, 10)]
+    desk.write("sessions/rollout-1-aaaa.jsonl", *session("aaaa", *A))
+    for number, (name, parent, held) in enumerate((("bbbb", "aaaa", B), ("cccc", "bbbb", calls)), start=1):
+        at = AT.format(20 * number, 0)
+        copied = rewritten(session(parent, *held[:-1])[2:], at)
+        own = told(held[-1], added(*held), AT.format(20 * number + 1, 0))
+        desk.write(
+            f"sessions/rollout-{number + 1}-{name}.jsonl",
+            meta(name, at=at, forked_from_id=parent),
+            context(),
+            *copied,
+            own,
+        )
+    desk.run()
+    assert desk.tokens() == 230
+    assert len(desk.receipts()) == 4
+
+
+def test_two_sessions_that_begin_alike_are_two(desk: Desk) -> None:
+    """The same prompt costs the same twice."""
+    desk.write("rollout-1-aaaa.jsonl", *session("aaaa", counts(100, 0, 10)))
+    desk.write("rollout-2-bbbb.jsonl", *session("bbbb", counts(100, 0, 10)))
+    desk.run()
+    assert len(desk.receipts()) == 2
+
+
+def test_a_session_that_goes_on_is_read_on(desk: Desk) -> None:
+    """Model, tier and totals are remembered from run to run; an archived copy is the same session."""
+    lines = session("aaaa", *A)
+    tier = event("thread_settings_applied", AT.format(0, 1), thread_settings={"service_tier": "fast"})
+    path = desk.write("sessions/rollout-1-aaaa.jsonl", lines[0], lines[1], tier, lines[2])
+    desk.run()
+    rest = event("token_count", AT.format(9, 0), info={"total_token_usage": added(*B)})
+    desk.append(path, lines[3], rest)
+    summary = desk.run()
+    assert summary.files_resumed == 1
+    desk.write("archived_sessions/rollout-1-aaaa.jsonl", path.read_bytes())
+    desk.run()
+    receipts = desk.receipts()
+    assert [each.usage.total_tokens for each in receipts if each.usage] == [70, 30, 50]
+    assert {each.model_served for each in receipts} == {"g5-card"}
+    assert {each.cost.price_list.tier for each in receipts if each.cost and each.cost.price_list} == {"priority"}
+
+
+def test_a_rollout_without_a_model_is_not_priced(desk: Desk) -> None:
+    """Whose price that would be is not guessed."""
+    desk.write("rollout-1.jsonl", meta("s1"), told(counts(10, 0, 1), counts(10, 0, 1), AT.format(1, 0)))
+    summary = desk.run()
+    assert dict(summary.unpriced) == {"the log does not name the model": 1}
