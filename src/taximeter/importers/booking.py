@@ -15,7 +15,8 @@ from hashlib import blake2b
 from taximeter.errors import PricingError
 from taximeter.importers.instants import instant_of
 from taximeter.importers.logged import LoggedCall, Origin
-from taximeter.ledger import NO_PRICE, Call, Form
+from taximeter.ledger import Call, Form
+from taximeter.ledger.forms import NO_PRICE
 from taximeter.pricing.catalog import Catalog
 from taximeter.pricing.tariff import PublishedTariff
 from taximeter.providers.metering.plain import LEAVES

@@ -180,7 +180,8 @@ class Importer:
             summary.files_read += piece.state is not None
             summary.files_resumed += piece.resumed
             if piece.state is not None:
-                self._marks.append(FileMark(task.source, str(task.path), state_text(piece.state)))
+                mark = FileMark(source=task.source, path=str(task.path), document=state_text(piece.state))
+                self._marks.append(mark)
         if len(self._entries) >= BATCH:
             self._flush()
 
@@ -223,7 +224,7 @@ class Importer:
         """Corrections of what the ledger has with fewer tokens."""
         corrections: dict[str, Call] = {}
         for call, newest_id, tokens in appended.different:
-            if sum(call.tokens) <= sum(tokens):
+            if sum(call.tokens) <= sum(count or 0 for count in tokens):
                 self._summary.smaller += 1
                 continue
             other = corrections.get(newest_id)
