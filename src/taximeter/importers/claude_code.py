@@ -78,7 +78,7 @@ def is_mine(entry: Mapping[str, Any]) -> bool:
     message = mapping(entry.get("message"))
     if message is not None and isinstance(message.get("usage"), dict):
         return "timestamp" in entry
-    return "sessionId" in entry and "type" in entry
+    return "sessionId" in entry and "type" in entry and any(name in entry for name in ("uuid", "cwd", "leafUuid"))
 
 
 def read(log: LogFile) -> Iterator[LoggedCall]:

@@ -22,7 +22,7 @@ from taximeter.importers.booking import Books, Entry
 from taximeter.importers.files import state_of, state_text, walk, why
 from taximeter.importers.instants import text_of
 from taximeter.importers.logged import known_tokens
-from taximeter.importers.sources import HEAD_BYTES, SOURCES, Source, source_of, suffixes
+from taximeter.importers.sources import HEAD_BYTES, SOURCES, Source, source_named, source_of, suffixes
 from taximeter.importers.summary import ImportSummary
 from taximeter.importers.workers import Piece, Task, reading
 from taximeter.ledger import Call, FileMark
@@ -31,6 +31,7 @@ from taximeter.records import Receipt
 if TYPE_CHECKING:
     from taximeter.ledger import Appended
 
+COLUMNS = "columns"
 BATCH = 10_000
 _WORTH_PROCESSES_BYTES = 24 << 20  # below, they would be done before they have started
 _FUTURE = timedelta(days=1)  # clocks differ, and zones are forgotten
@@ -74,22 +75,26 @@ def plan(
 ) -> Plan:
     """Which files are to be read, and from where.
 
-    `paths` are files and folders, of `source` if that is given; none of them means the usual places. Raises
-    RequestError for a source that is not known, and for a path that is not there.
+    `paths` are files and folders, of `source` if that is given, or tables with the map in the file `columns`; without
+    any, the usual places are meant. Raises RequestError for a source that is not known and for a path that is not
+    there, ConfigError for a map that is not understood.
     """
     if source is not None and source not in SOURCES:
         raise RequestError(f"there is no source {source!r}", param="from", hint=f"one of {', '.join(SOURCES)}")
     for path in paths:
         if not path.exists():
             raise RequestError(f"{path} does not exist", param="path")
-    chosen = list(SOURCES.values()) if source is None else [SOURCES[source]]
+    if columns is not None:
+        chosen = [source_named(COLUMNS, columns)]
+    else:
+        chosen = list(SOURCES.values()) if source is None else [SOURCES[source]]
     known = {each.name: shelf.file_marks(each.name) for each in chosen}
     made = Plan([])
     if paths:
         for path, status in walk(paths, suffixes(chosen), made.notes):
-            mine = chosen[0] if source is not None else _source_of(path, known, made.notes)
+            mine = chosen[0] if len(chosen) == 1 else _source_of(path, known, made.notes)
             if mine is not None:
-                _add(made, mine, path, status, known[mine.name])
+                _add(made, mine, path, status, known[mine.name], columns)
         return made
     for each in chosen:
         places = [place for place in each.places(environ, home) if place.is_dir()]
@@ -98,7 +103,14 @@ def plan(
     return made
 
 
-def _add(made: Plan, source: Source, path: Path, status: os.stat_result, known: Mapping[str, str]) -> None:
+def _add(
+    made: Plan,
+    source: Source,
+    path: Path,
+    status: os.stat_result,
+    known: Mapping[str, str],
+    columns: Path | None = None,
+) -> None:
     name = str(path.absolute())
     text = known.get(name)
     state = None if text is None else state_of(text)
@@ -107,7 +119,7 @@ def _add(made: Plan, source: Source, path: Path, status: os.stat_result, known: 
         made.unchanged += 1
         made.unchanged_bytes += size
         return
-    made.tasks.append(Task(source.name, Path(name), state))
+    made.tasks.append(Task(source.name, Path(name), state, columns))
     made.size_bytes += size
 
 
@@ -120,15 +132,16 @@ def _source_of(path: Path, known: Mapping[str, Mapping[str, str]], notes: Counte
     try:
         with path.open("rb", buffering=0) as file:
             head = file.read(_SMALL_HEAD_BYTES)
-            source = source_of(head, path.suffix)
+            source = source_of(head)
             if source is None and len(head) == _SMALL_HEAD_BYTES:
-                source = source_of(head + file.read(HEAD_BYTES), path.suffix)
+                source = source_of(head + file.read(HEAD_BYTES))
     except OSError as error:
         notes[f"a file cannot be read: {why(error)}"] += 1
         return None
-    if source is None:
-        notes["a file that is no log known here: --from says what it is"] += 1
-    return source
+    if isinstance(source, Source):
+        return source
+    notes[source or "a file that is no log known here: --from or --map says what it is"] += 1
+    return None
 
 
 class Importer:

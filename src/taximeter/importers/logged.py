@@ -89,6 +89,15 @@ class LoggedCall(msgspec.Struct, gc=False):
         return Usage(**dict(zip(LEAVES, self.leaves, strict=True)))  # pyright: ignore[reportArgumentType]  # names of leaves only
 
 
+def usage_of(leaves: Mapping[str, int], *, wrong: str, reported: Mapping[str, object] | None = None) -> Usage:
+    """A usage of these buckets, the others empty. Where one is below zero the log contradicts itself, and none is
+    known: `wrong` is the reason then, and `reported` what it says."""
+    if min(leaves.values()) < 0:
+        return Usage.unknown(wrong, reported=reported)
+    counts = {**dict.fromkeys(LEAVES, 0), **leaves}
+    return Usage(**counts, reported=reported)  # pyright: ignore[reportArgumentType]  # names of leaves only
+
+
 def known_tokens(usage: Usage | None) -> int:
     """The sum of the buckets that are known."""
     return 0 if usage is None else sum(count or 0 for count in usage.leaves().values())

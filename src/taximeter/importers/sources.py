@@ -5,16 +5,20 @@ Owns: the list of sources. Refuses to know: their formats, which each has a modu
 
 from __future__ import annotations
 
+import csv
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 
-from taximeter.importers import claude_code, codex
+from taximeter.importers import batches, claude_code, codex, columns, langfuse, litellm, otlp
 from taximeter.importers.lines import first_lines
 from taximeter.importers.logged import LogFile, LoggedCall
+from taximeter.importers.rows import DELIMITERS
 from taximeter.importers.strangers import UNREADABLE
 
 HEAD_BYTES = 1 << 18
@@ -34,8 +38,8 @@ class Source:
     """One kind of log. `read` gives a log's calls from where it stands; `edition` changes when it reads more or other
     things than before, so that what was read is read again. `places` are where such logs usually lie.
 
-    `is_mine` tells by one object in it, a line for most, whether a file is of this kind. `in_pieces` says that a log
-    only grows, and can be read on where it was left.
+    `is_mine` tells by one object in it, a line or a row for most, whether a file is of this kind. `in_pieces` says that
+    a log only grows, and can be read on where it was left.
     """
 
     name: str
@@ -71,28 +75,113 @@ SOURCES: Mapping[str, Source] = {
             places=codex.places,
             in_pieces=True,
         ),
+        Source(
+            name=batches.ANTHROPIC,
+            words="results of Anthropic's batches",
+            suffixes=batches.SUFFIXES,
+            edition=batches.EDITION,
+            read=batches.read_anthropics,
+            is_mine=batches.is_anthropics,
+        ),
+        Source(
+            name=batches.OPENAI,
+            words="results of OpenAI's batches",
+            suffixes=batches.SUFFIXES,
+            edition=batches.EDITION,
+            read=batches.read_openais,
+            is_mine=batches.is_openais,
+        ),
+        Source(
+            name=litellm.NAME,
+            words="LiteLLM's spend logs",
+            suffixes=litellm.SUFFIXES,
+            edition=litellm.EDITION,
+            read=litellm.read,
+            is_mine=litellm.is_mine,
+        ),
+        Source(
+            name=langfuse.NAME,
+            words="Langfuse's observations",
+            suffixes=langfuse.SUFFIXES,
+            edition=langfuse.EDITION,
+            read=langfuse.read,
+            is_mine=langfuse.is_mine,
+        ),
+        Source(
+            name=otlp.NAME,
+            words="OpenTelemetry's traces and logs",
+            suffixes=otlp.SUFFIXES,
+            edition=otlp.EDITION,
+            read=otlp.read,
+            is_mine=otlp.is_mine,
+        ),
     )
 }
 
+REPORT = "a provider's usage or cost report holds sums, not calls: `taximeter reconcile` compares it with the ledger"
 
-def source_of(head: bytes, suffix: str) -> Source | None:
-    """Which log the first bytes of a file are of, by its name's end; None where they could be anything."""
+
+def source_named(name: str, map_path: Path | None) -> Source:
+    """The source of that name; with a map, the table that it describes. Raises ConfigError for a map that is not
+    understood, KeyError for a name that is not known."""
+    if map_path is None:
+        return SOURCES[name]
+    by, digest = columns.load_map(map_path)
+    return Source(
+        name=columns.NAME,
+        words=f"a table of {by.source}",
+        suffixes=columns.SUFFIXES,
+        edition=f"{columns.EDITION} {digest}",
+        read=partial(columns.read, columns=by),
+        is_mine=columns.is_mine,
+    )
+
+
+def source_of(head: bytes) -> Source | str | None:
+    """Which log the first bytes of a file are of. A text says why a file that is known is read elsewhere; None is one
+    that could be anything."""
     for entry in _objects(head):
         for source in SOURCES.values():
             if source.is_mine(entry):
                 return source
+        if _is_report(entry):
+            return REPORT
     return None
 
 
+def _is_report(entry: Mapping[str, Any]) -> bool:
+    """Whether a file has the sums of a provider, by buckets of time."""
+    if entry.get("object") == "page" or ("has_more" in entry and "next_page" in entry):
+        return True
+    return "results" in entry and ("starting_at" in entry or "start_time" in entry)
+
+
 def _objects(head: bytes) -> Iterator[Mapping[str, Any]]:
-    """Objects that a file begins with, one a line."""
-    for line in list(first_lines(head))[:_MOST_LINES]:
-        try:
-            entry = msgspec.json.decode(line)
-        except UNREADABLE:
-            continue
-        if isinstance(entry, dict):
-            yield cast("Mapping[str, Any]", entry)
+    """Objects that a file begins with: lines, entries of a list, or the row of a table."""
+    head = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if head.startswith((b"{", b"[")):
+        for line in list(first_lines(head))[:_MOST_LINES]:
+            try:
+                yield from _dicts(msgspec.json.decode(line))
+            except UNREADABLE:
+                continue
+        yield _keys(head)
+        return
+    first = head.partition(b"\n")[0].decode("utf-8", "replace")
+    delimiter = max(DELIMITERS, key=first.count)
+    yield {name: None for row in csv.reader([first], delimiter=delimiter) for name in row}
+
+
+def _dicts(value: object) -> Iterator[Mapping[str, Any]]:
+    for each in cast("list[object]", value)[:_MOST_LINES] if isinstance(value, list) else [value]:
+        if isinstance(each, dict):
+            yield cast("Mapping[str, Any]", each)
+
+
+def _keys(head: bytes) -> Mapping[str, Any]:
+    """The names in a document that goes on behind `head`: enough to tell most of them apart."""
+    names = re.findall(rb'"([A-Za-z_]{2,40})"\s*:', head)
+    return {name.decode(): None for name in names}
 
 
 def suffixes(sources: Sequence[Source]) -> tuple[str, ...]:

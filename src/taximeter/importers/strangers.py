@@ -4,6 +4,7 @@ print. Refuses to know: which log they are from."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, cast
 
@@ -56,3 +57,47 @@ def amount(value: object) -> Decimal | None:
     if not dollars.is_finite() or not 0 <= dollars <= _MOST_DOLLARS:
         return None
     return dollars.quantize(_PICODOLLAR, context=EXACT).normalize(EXACT) if dollars else Decimal(0)
+
+
+def count(value: object) -> int | None:
+    """A count, of a number or of a text that is one; None for what is none."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    try:
+        number = Decimal(str(value).strip()) if isinstance(value, str | float | Decimal) else None
+    except InvalidOperation:
+        return None
+    if number is None or not number.is_finite() or number != number.to_integral_value():
+        return None
+    return int(number)
+
+
+def nested(value: object) -> dict[str, Any]:
+    """An object that stands in a cell, as it is or as JSON; an empty one for everything else."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            value = msgspec.json.decode(value)
+        except UNREADABLE:
+            return {}
+    return mapping(value) or {}
+
+
+def listed(value: object) -> list[Any]:
+    """A list that stands in a cell, as it is or as JSON; an empty one for everything else."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = msgspec.json.decode(value)
+        except UNREADABLE:
+            return []
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def first(row: Mapping[str, Any], *names: str) -> Any:
+    """What stands under the first of `names` that has something."""
+    for name in names:
+        value = row.get(name)
+        if value is not None and value != "":
+            return value
+    return None

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from taximeter.importers.files import FileState, digest, reading_offset, why
 from taximeter.importers.logged import LogFile, LoggedCall
-from taximeter.importers.sources import SOURCES
+from taximeter.importers.sources import source_named
 
 _PIECE_CALLS = 2_000
 _MOST_READY = 16
@@ -28,11 +28,12 @@ _MOST_READY = 16
 
 @dataclass(slots=True)
 class Task:
-    """One file to read: where, and what is remembered of it."""
+    """One file to read: where, what is remembered of it, and the map of its columns where it has one."""
 
     source: str
     path: Path
     state: FileState | None
+    columns: Path | None = None
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ class Piece:
 
 def read_pieces(task: Task) -> Iterator[Piece]:
     """The calls of one file, in pieces. Never raises for what is wrong with the file: it is noted."""
-    source = SOURCES[task.source]
+    source = source_named(task.source, task.columns)
     try:
         file = task.path.open("rb", buffering=0)
     except OSError as error:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from taximeter.records import Basis, Outcome
 from tests.unit.importers.logs import Desk, desk, transcript_line
-from tests.price_card import usage
 
 
 def test_an_answer_of_several_lines_counts_as_its_last_line_says(desk: Desk) -> None:

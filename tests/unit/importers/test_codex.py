@@ -52,10 +52,10 @@ def told(last: Mapping[str, int], total: Mapping[str, int] | None, at: str) -> d
 
 def session(name: str, *calls: Mapping[str, int], minute: int = 1, **more: Any) -> list[dict[str, Any]]:
     """A rollout of these calls."""
-    lines = [meta(name, **more), context()]
-    for number in range(len(calls)):
-        lines.append(told(calls[number], added(*calls[: number + 1]), AT.format(minute + number, 0)))
-    return lines
+    told_calls = [
+        told(call, added(*calls[: number + 1]), AT.format(minute + number, 0)) for number, call in enumerate(calls)
+    ]
+    return [meta(name, **more), context(), *told_calls]
 
 
 def test_each_event_of_usage_is_a_call_and_a_repeated_one_is_none(desk: Desk) -> None:

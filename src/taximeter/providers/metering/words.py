@@ -141,6 +141,45 @@ CODEX = Words(
 )
 """The usage objects in Codex's own logs."""
 
+LITELLM = Words(
+    input=("prompt_tokens",),
+    input_has_parts=True,
+    output=("completion_tokens",),
+    total=("total_tokens",),
+    read=(("cache_read_input_tokens",), ("prompt_tokens_details", "cached_tokens")),
+    write=(("cache_creation_input_tokens",), ("prompt_tokens_details", "cache_creation_tokens")),
+    writes=MappingProxyType(
+        {
+            "input_cache_write_5m_tokens": (
+                ("prompt_tokens_details", "cache_creation_token_details", "ephemeral_5m_input_tokens"),
+                ("cache_creation", "ephemeral_5m_input_tokens"),
+            ),
+            "input_cache_write_1h_tokens": (
+                ("prompt_tokens_details", "cache_creation_token_details", "ephemeral_1h_input_tokens"),
+                ("cache_creation", "ephemeral_1h_input_tokens"),
+            ),
+        }
+    ),
+    input_audio=(("prompt_tokens_details", "audio_tokens"),),
+    input_image=(("prompt_tokens_details", "image_tokens"),),
+    reasoning=(("completion_tokens_details", "reasoning_tokens"),),
+    output_audio=(("completion_tokens_details", "audio_tokens"),),
+    counted=MappingProxyType({"web_searches": ("server_tool_use", "web_search_requests")}),
+    tier=("service_tier",),
+)
+"""What LiteLLM makes of all providers' usage objects: OpenAI's words, with Anthropic's for caches beside them."""
+
+OTEL = Words(
+    input=("gen_ai.usage.input_tokens",),
+    input_has_parts=True,
+    output=("gen_ai.usage.output_tokens",),
+    read=(("gen_ai.usage.cache_read.input_tokens",),),
+    write=(("gen_ai.usage.cache_write.input_tokens",), ("gen_ai.usage.cache_creation.input_tokens",)),
+    reasoning=(("gen_ai.usage.reasoning.output_tokens",),),
+    tier=("openai.response.service_tier",),
+)
+"""The attributes of OpenTelemetry's spans for models, by their newest names. All parts are in the totals."""
+
 SEARCHES = MappingProxyType({"web_search_call": "web_searches", "file_search_call": "storage_searches"})
 """Output items of the Responses dialect that are billed by the call, and the units they are counted in."""
 

@@ -1,0 +1,146 @@
+"""Results of batches, of Anthropic and of OpenAI: one line a request, in no order.
+
+Owns: what became of each request of a batch. Refuses to know: prices, and what a usage object means.
+
+A batch is a tier of its own, whether its results say so or not. A result has no time; the file's is taken, which is
+when the results were fetched, and OpenAI's answers say when they were made.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from taximeter.importers.instants import stored, text_of
+from taximeter.importers.logged import LogFile, LoggedCall, Origin
+from taximeter.importers.rows import rows_of
+from taximeter.importers.strangers import mapping, text
+from taximeter.providers.metering import tap_for
+from taximeter.providers.metering.complaint import complaint
+from taximeter.records import Dialect, Outcome, Terms
+
+ANTHROPIC = "anthropic-batch"
+OPENAI = "openai-batch"
+SUFFIXES = (".jsonl", ".ndjson")
+EDITION = "1"
+
+_UNTIMED = "a batch's results have no times of single requests"
+_BATCH_ID = re.compile(r"(?:msgbatch|batch)_[0-9A-Za-z]{6,}")
+_OUTCOMES = {"errored": Outcome.FAILED, "canceled": Outcome.ABORTED, "expired": Outcome.ABORTED}
+_SPOKEN = {
+    Dialect.OPENAI_CHAT: "chat.completion",
+    Dialect.OPENAI_RESPONSES: "response",
+    Dialect.OPENAI_EMBEDDINGS: "list",
+    Dialect.OPENAI_COMPLETIONS: "text_completion",
+}
+_WHY = {
+    "canceled": "the batch was canceled before this request was sent",
+    "expired": "the batch expired before this request was sent",
+}
+
+
+def is_anthropics(entry: Mapping[str, Any]) -> bool:
+    """Whether `entry` is a line of Anthropic's results."""
+    return "custom_id" in entry and isinstance(entry.get("result"), dict)
+
+
+def is_openais(entry: Mapping[str, Any]) -> bool:
+    """Whether `entry` is a line of OpenAI's results, or of its file of errors."""
+    return "custom_id" in entry and ("response" in entry or "error" in entry)
+
+
+def read_anthropics(log: LogFile) -> Iterator[LoggedCall]:
+    """The requests of one file of results."""
+    batch, at = _batch(log), _fetched_at(log)
+    origin = _origin(ANTHROPIC, "anthropic", Dialect.ANTHROPIC_MESSAGES, batch)
+    for row in rows_of(log):
+        result, name = mapping(row.get("result")), text(row.get("custom_id"))
+        if result is None or name is None:
+            log.note("a line that is no result of a batch")
+            continue
+        message = mapping(result.get("message"))
+        if message is None:
+            kind = text(result.get("type")) or "errored"
+            yield _unanswered(origin, f"{batch} {name}", at, kind, result.get("error"))
+        else:
+            yield _answered(origin, text(message.get("id")) or f"{batch} {name}", at, message)
+
+
+def read_openais(log: LogFile) -> Iterator[LoggedCall]:
+    """The requests of one file of results or of errors."""
+    batch, fetched_at = _batch(log), _fetched_at(log)
+    origins = {dialect: _origin(OPENAI, "openai", dialect, batch) for dialect in _SPOKEN}
+    for row in rows_of(log):
+        name, response = text(row.get("custom_id")), mapping(row.get("response")) or {}
+        if name is None:
+            log.note("a line that is no result of a batch")
+            continue
+        body = mapping(response.get("body")) or {}
+        origin = origins[_dialect(body)]
+        error = row.get("error") or body.get("error")
+        identity = text(body.get("id")) or text(row.get("id")) or f"{batch} {name}"
+        if mapping(body.get("usage")) is None and (error or not body):
+            yield _unanswered(origin, identity, fetched_at, "expired" if "expired" in str(error) else "errored", error)
+            continue
+        at = stored(body.get("created") or body.get("created_at")) or fetched_at
+        call = _answered(origin, identity, at, body)
+        call.request_id = text(response.get("request_id"))
+        yield call
+
+
+def _answered(origin: Origin, identity: str, at: str, answer: Mapping[str, Any]) -> LoggedCall:
+    """A request with its answer, read as the gateway reads it."""
+    tap = tap_for(origin.dialect, streamed=False)
+    tap.whole(msgspec.json.encode(answer))
+    found = tap.found()
+    said = found.terms or Terms()
+    return LoggedCall(
+        identity,
+        at,
+        origin,
+        found.model or "unknown",
+        usage=found.usage,
+        terms=Terms(tier="batch", speed=said.speed, geography=said.geography),
+        finish_reason=next(iter(found.finish_reasons), None),
+        outcome=Outcome.FAILED if found.error else Outcome.COMPLETED,
+        error=found.error,
+        uncosted=None if found.model else "the log does not name the model",
+    )
+
+
+def _unanswered(origin: Origin, identity: str, at: str, kind: str, error: object) -> LoggedCall:
+    """A request that was not answered, and is not billed."""
+    inner = mapping(error) or {}
+    return LoggedCall(
+        identity,
+        at,
+        origin,
+        "unknown",
+        outcome=_OUTCOMES.get(kind, Outcome.FAILED),
+        error=_WHY.get(kind) or complaint(inner.get("error") or error or kind),
+        uncosted=f"{kind}: what a batch does not answer is not billed",
+    )
+
+
+def _batch(log: LogFile) -> str:
+    """The id of the batch, where the file is named after it: errors have no ids of their own."""
+    found = _BATCH_ID.search(log.path.name)
+    return "" if found is None else found[0]
+
+
+def _fetched_at(log: LogFile) -> str:
+    return text_of(datetime.fromtimestamp(os.fstat(log.file.fileno()).st_mtime, UTC))
+
+
+def _dialect(body: Mapping[str, Any]) -> Dialect:
+    kind = body.get("object")
+    return next((dialect for dialect, word in _SPOKEN.items() if word == kind), Dialect.OPENAI_CHAT)
+
+
+def _origin(source: str, provider: str, dialect: Dialect, batch: str) -> Origin:
+    return Origin(source=source, dialect=dialect, provider=provider, run=batch or None, untimed=_UNTIMED)

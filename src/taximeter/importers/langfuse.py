@@ -1,0 +1,151 @@
+"""Langfuse's exports of observations: CSV, JSON and JSON lines, in the words of its interface, its API and its files.
+
+Owns: which columns say what, which observations are calls of a model, and whether their counts contain each other.
+Refuses to know: prices.
+
+Counts there are free: whoever sent them chose the names, and whether `input` has what came from a cache in it. The
+total tells which; where it does not, `input` is what it should be there, the part that no other count has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from taximeter.importers.instants import between_ns, stored
+from taximeter.importers.logged import LogFile, LoggedCall, usage_of
+from taximeter.importers.origins import Origins, tagged
+from taximeter.importers.rows import Row, rows_of
+from taximeter.importers.strangers import amount, count, first, group_name, listed, nested, text
+from taximeter.importers.timing import reported_timing
+from taximeter.providers.metering.complaint import complaint
+from taximeter.records import Dialect, Outcome, Terms, Usage
+
+NAME = "langfuse"
+SUFFIXES = (".csv", ".json", ".jsonl", ".ndjson")
+EDITION = "1"
+
+_UNTIMED = "the observation has no end, or no start"
+_MODEL_TYPES = frozenset({"GENERATION", "EMBEDDING"})
+_READS = ("input_cache_read", "cache_read_input_tokens", "input_cached_tokens", "input_cached", "cached_tokens")
+_WRITES_5M = ("input_cache_creation_5m", "cache_creation_5m", "ephemeral_5m_input_tokens")
+_WRITES_1H = ("input_cache_creation_1h", "cache_creation_1h", "ephemeral_1h_input_tokens")
+_WRITES = ("input_cache_creation", "cache_creation_input_tokens", "input_cache_write", "cache_write_input_tokens")
+_REASONING = ("output_reasoning", "output_reasoning_tokens", "reasoning_tokens", "reasoning")
+_INPUT = ("input", "input_tokens", "prompt_tokens")
+_OUTPUT = ("output", "output_tokens", "completion_tokens")
+_AUDIO_IN, _AUDIO_OUT = ("input_audio", "input_audio_tokens"), ("output_audio", "output_audio_tokens")
+
+
+def is_mine(entry: Mapping[str, Any]) -> bool:
+    """Whether `entry` is an observation."""
+    has_trace = "traceId" in entry or "trace_id" in entry or "Trace ID" in entry
+    words = ("usageDetails", "usage_details", "completionStartTime", "completion_start_time", "calculatedTotalCost")
+    return has_trace and any(word in entry for word in words)
+
+
+def read(log: LogFile) -> Iterator[LoggedCall]:
+    """The model calls of one export."""
+    origins = Origins()
+    for row in rows_of(log):
+        call = _call(row, origins, log)
+        if call is not None:
+            yield call
+
+
+def _call(row: Row, origins: Origins, log: LogFile) -> LoggedCall | None:
+    kind = text(row.get("type"))
+    model = text(first(row, "model", "providedModelName", "provided_model_name", "internalModel", "internal_model_id"))
+    if (kind.upper() not in _MODEL_TYPES) if kind is not None else model is None:
+        log.note("an observation that is no call of a model")
+        return None
+    start, end = first(row, "startTime", "start_time"), first(row, "endTime", "end_time")
+    at, identity = stored(start), text(first(row, "id", "observation_id"))
+    if at is None or identity is None:
+        log.note("a row without a time" if at is None else "a row without an id")
+        return None
+    failed = str(row.get("level") or "").upper() == "ERROR"
+    usage = _usage(row)
+    first_token = first(row, "completionStartTime", "completion_start_time")
+    total_ns = between_ns(start, end)
+    if total_ns is None and (latency := amount(row.get("latency"))) is not None:
+        total_ns = int(latency * 10**9)
+    metadata = nested(row.get("metadata"))
+    tier = text(nested(first(row, "modelParameters", "model_parameters")).get("service_tier"))
+    return LoggedCall(
+        identity,
+        at,
+        origins.of(
+            source=NAME,
+            dialect=Dialect.UNSAID,
+            provider=text(metadata.get("ls_provider")),
+            session=group_name(first(row, "sessionId", "session_id")),
+            run=group_name(first(row, "traceId", "trace_id")),
+            labels=_labels(row),
+            untimed=_UNTIMED,
+        ),
+        model or "unknown",
+        usage=usage,
+        terms=None if tier is None else Terms(tier=tier),
+        reported=_reported(row),
+        timing=reported_timing(total_ns, between_ns(start, first_token)),
+        outcome=Outcome.FAILED if failed else Outcome.COMPLETED,
+        error=complaint(text(first(row, "statusMessage", "status_message")) or "the call failed") if failed else None,
+        uncosted=None if model else "the log does not name the model",
+    )
+
+
+def _usage(row: Row) -> Usage | None:
+    said = nested(first(row, "usageDetails", "usage_details", "usage"))
+    for name, column in (("input", "promptTokens"), ("output", "completionTokens"), ("total", "totalTokens")):
+        if said.get(name) is None and (value := first(row, column, f"{name}Usage", f"{name}_usage")) is not None:
+            said[name] = value
+    counts = {name: number for name, value in said.items() if (number := count(value)) is not None}
+    given, answer = _one(counts, _INPUT), _one(counts, _OUTPUT)
+    if given is None and answer is None:
+        return None
+    read, reasoning = _one(counts, _READS) or 0, _one(counts, _REASONING) or 0
+    write_5m, write_1h = _one(counts, _WRITES_5M) or 0, _one(counts, _WRITES_1H) or 0
+    write = _one(counts, _WRITES)
+    unknown = 0 if write is None else max(0, write - write_5m - write_1h)
+    audio, audio_out = _one(counts, _AUDIO_IN) or 0, _one(counts, _AUDIO_OUT) or 0
+    parts, parts_out = read + write_5m + write_1h + unknown + audio, reasoning + audio_out
+    fresh, written, total = given or 0, answer or 0, _one(counts, ("total", "total_tokens"))
+    if parts + parts_out and total == fresh + written:  # the totals have the parts in them
+        fresh, written = fresh - parts, written - parts_out
+    elif parts and total == fresh + written + parts_out:
+        fresh -= parts
+    elif parts_out and total == fresh + written + parts:
+        written -= parts_out
+    leaves = {
+        "input_fresh_tokens": fresh,
+        "input_cache_read_tokens": read,
+        "input_cache_write_5m_tokens": write_5m,
+        "input_cache_write_1h_tokens": write_1h,
+        "input_cache_write_unknown_tokens": unknown,
+        "input_audio_tokens": audio,
+        "output_text_tokens": written,
+        "output_reasoning_tokens": reasoning,
+        "output_audio_tokens": audio_out,
+    }
+    return usage_of(leaves, wrong="the observation's counts contradict each other", reported=said)
+
+
+def _one(counts: Mapping[str, int], names: tuple[str, ...]) -> int | None:
+    return next((counts[name] for name in names if name in counts), None)
+
+
+def _reported(row: Row) -> Any:
+    details = nested(first(row, "costDetails", "cost_details"))
+    value = first(row, "calculatedTotalCost", "totalCost", "total_cost", "Total Cost")
+    return amount(details.get("total") if value is None else value)
+
+
+def _labels(row: Row) -> dict[str, object]:
+    labels: dict[str, object] = {
+        "trace_name": first(row, "traceName", "trace_name"),
+        "name": first(row, "name"),
+        "user": first(row, "userId", "user_id"),
+        "environment": first(row, "environment"),
+    }
+    return tagged(labels, listed(first(row, "tags", "traceTags", "trace_tags")))

@@ -1,0 +1,127 @@
+"""LiteLLM's spend logs: its table `LiteLLM_SpendLogs`, as CSV or JSON.
+
+Owns: which columns say what, and which rows are no calls of a provider. Refuses to know: prices, and what a usage
+object means.
+
+The table has totals only; what was cached stands within a JSON column. Its keys are digests already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from taximeter.importers.instants import between_ns, stored
+from taximeter.importers.logged import LogFile, LoggedCall, Origin
+from taximeter.importers.origins import Origins, tagged
+from taximeter.importers.rows import Row, rows_of
+from taximeter.importers.strangers import amount, count, first, group_name, listed, nested, text
+from taximeter.importers.timing import reported_timing
+from taximeter.providers.metering import words
+from taximeter.providers.metering.complaint import complaint
+from taximeter.providers.metering.leaves import read_usage, word, word_at
+from taximeter.records import Dialect, Outcome, Terms
+
+NAME = "litellm"
+SUFFIXES = (".csv", ".json", ".jsonl", ".ndjson")
+EDITION = "1"
+
+_UNTIMED = "the row has no times that fit together"
+_DIALECTS = {
+    "completion": Dialect.OPENAI_CHAT,
+    "text_completion": Dialect.OPENAI_COMPLETIONS,
+    "responses": Dialect.OPENAI_RESPONSES,
+    "embedding": Dialect.OPENAI_EMBEDDINGS,
+    "anthropic_messages": Dialect.ANTHROPIC_MESSAGES,
+}
+# LiteLLM's names of providers, where the catalog has others.
+_PROVIDERS = {"bedrock": "aws", "bedrock_converse": "aws", "vertex_ai": "google", "gemini": "google", "xai": "x-ai"}
+
+
+def is_mine(entry: Mapping[str, Any]) -> bool:
+    """Whether `entry` is a row of the table."""
+    return "spend" in entry and "request_id" in entry and "call_type" in entry
+
+
+def read(log: LogFile) -> Iterator[LoggedCall]:
+    """The calls of one export."""
+    origins = Origins()
+    for row in rows_of(log):
+        call = _call(row, origins, log)
+        if call is not None:
+            yield call
+
+
+def _call(row: Row, origins: Origins, log: LogFile) -> LoggedCall | None:
+    at, identity = stored(row.get("startTime")), text(row.get("request_id"))
+    if at is None or identity is None:
+        log.note("a row without a time" if at is None else "a row without an id")
+        return None
+    if str(row.get("cache_hit")).strip().lower() == "true":
+        log.note("answered from LiteLLM's own cache: no provider was asked")
+        return None
+    metadata = nested(row.get("metadata"))
+    failed = "failure" in (metadata.get("status"), row.get("status"))
+    usage = _usage(row, metadata)
+    counted = None if failed and not usage.get("total_tokens") else read_usage(words.LITELLM, usage)
+    total_ns = between_ns(row.get("startTime"), row.get("endTime"))
+    tier = word_at(usage, words.LITELLM.tier) or word(metadata.get("service_tier"))
+    return LoggedCall(
+        identity,
+        at,
+        _origin(row, metadata, origins),
+        text(row.get("model")) or "unknown",
+        usage=counted,
+        terms=None if tier is None else Terms(tier=tier),
+        reported=amount(row.get("spend")),
+        timing=reported_timing(total_ns, between_ns(row.get("startTime"), row.get("completionStartTime"))),
+        outcome=Outcome.FAILED if failed else Outcome.COMPLETED,
+        error=complaint(_error(metadata)) if failed else None,
+        uncosted="a call that failed, of which no usage is known" if counted is None else None,
+    )
+
+
+def _usage(row: Row, metadata: Mapping[str, Any]) -> dict[str, object]:
+    """The usage as far as the row has it: the object in its metadata, else its totals and what stands beside them."""
+    usage: dict[str, object] = {
+        "prompt_tokens": count(row.get("prompt_tokens")),
+        "completion_tokens": count(row.get("completion_tokens")),
+        "total_tokens": count(row.get("total_tokens")),
+    }
+    beside = {key: value for key, value in nested(metadata.get("additional_usage_values")).items() if value is not None}
+    return (
+        usage
+        | beside
+        | {key: value for key, value in nested(metadata.get("usage_object")).items() if value is not None}
+    )
+
+
+def _origin(row: Row, metadata: Mapping[str, Any], origins: Origins) -> Origin:
+    provider = text(row.get("custom_llm_provider"))
+    labels: dict[str, object] = {
+        "team": first(row, "team_alias", "team_id") or metadata.get("user_api_key_team_alias"),
+        "user": first(row, "user"),
+        "end_user": first(row, "end_user"),
+    }
+    return origins.of(
+        source=NAME,
+        dialect=_DIALECTS.get(str(row.get("call_type") or "").removeprefix("a"), Dialect.UNSAID),
+        provider=None if provider is None else _PROVIDERS.get(provider, provider),
+        session=group_name(first(row, "session_id")),
+        key=group_name(text(metadata.get("user_api_key_alias")) or _short(row.get("api_key"))),
+        labels=tagged(labels, listed(row.get("request_tags"))),
+        untimed=_UNTIMED,
+    )
+
+
+def _short(digest: object) -> str | None:
+    """Enough of a key's digest to tell it from others. Should a key stand there itself, nothing of it is kept."""
+    said = text(digest)
+    if said is None:
+        return None
+    return said[:12] if len(said) == 64 and all(letter in "0123456789abcdef" for letter in said) else None
+
+
+def _error(metadata: Mapping[str, Any]) -> object:
+    said = nested(metadata.get("error_information"))
+    return {"type": said.get("error_class"), "message": said.get("error_message")} if said else "the call failed"

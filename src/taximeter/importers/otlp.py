@@ -1,0 +1,332 @@
+"""OpenTelemetry's traces and logs, as JSON by OTLP: spans of models in all three generations of names, and the events
+of Claude Code.
+
+Owns: the names of attributes, and which spans are calls of a model and not of an agent around them. Refuses to know:
+prices, and what a usage object means.
+
+An agent's span has the sum of the spans within it: only those count that have none with usage below them. Metrics are
+sums over calls that events tell one by one, and are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from taximeter.importers.instants import stored
+from taximeter.importers.logged import LogFile, LoggedCall
+from taximeter.importers.origins import Origins
+from taximeter.importers.rows import rows_of
+from taximeter.importers.strangers import amount, count, first, group_name, listed, mapping, text
+from taximeter.importers.timing import reported_timing
+from taximeter.providers.metering import words
+from taximeter.providers.metering.complaint import complaint
+from taximeter.providers.metering.leaves import read_usage, terms_in, word
+from taximeter.records import Dialect, Outcome, Terms
+
+NAME = "otlp"
+EVENTS = "claude-code-telemetry"
+SUFFIXES = (".json", ".jsonl", ".ndjson")
+EDITION = "1"
+
+Attributes = Mapping[str, Any]
+
+_UNTIMED = "the span has no duration"
+_NEWEST = {
+    "gen_ai.usage.prompt_tokens": "gen_ai.usage.input_tokens",
+    "gen_ai.usage.completion_tokens": "gen_ai.usage.output_tokens",
+    "llm.usage.prompt_tokens": "gen_ai.usage.input_tokens",
+    "llm.usage.completion_tokens": "gen_ai.usage.output_tokens",
+    "llm.token_count.prompt": "gen_ai.usage.input_tokens",
+    "llm.token_count.completion": "gen_ai.usage.output_tokens",
+    "llm.token_count.prompt_details.cache_read": "gen_ai.usage.cache_read.input_tokens",
+    "llm.token_count.prompt_details.cache_write": "gen_ai.usage.cache_write.input_tokens",
+    "llm.token_count.completion_details.reasoning": "gen_ai.usage.reasoning.output_tokens",
+    "gen_ai.usage.cache_read_input_tokens": "gen_ai.usage.cache_read.input_tokens",
+    "gen_ai.usage.cache_creation_input_tokens": "gen_ai.usage.cache_creation.input_tokens",
+    "ai.usage.promptTokens": "gen_ai.usage.input_tokens",
+    "ai.usage.completionTokens": "gen_ai.usage.output_tokens",
+    "ai.usage.inputTokens": "gen_ai.usage.input_tokens",
+    "ai.usage.outputTokens": "gen_ai.usage.output_tokens",
+    "ai.usage.cachedInputTokens": "gen_ai.usage.cache_read.input_tokens",
+    "ai.usage.reasoningTokens": "gen_ai.usage.reasoning.output_tokens",
+}
+"""Older names of the same counts, those of OpenInference, and those of the AI SDK."""
+
+_CONTENT = (
+    "gen_ai.input",
+    "gen_ai.output.m",
+    "gen_ai.prompt",
+    "gen_ai.completion",
+    "gen_ai.system_",
+    "llm.input",
+    "llm.output",
+)
+_COUNTS = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
+_NO_CALLS = frozenset({"invoke_agent", "create_agent", "execute_tool", "invoke_workflow", "retrieval"})
+_PROVIDERS = {
+    "aws.bedrock": "aws",
+    "azure.ai.openai": "azure",
+    "azure.ai.inference": "azure",
+    "az.ai.openai": "azure",
+    "gcp.gemini": "google",
+    "gcp.gen_ai": "google",
+    "gcp.vertex_ai": "google",
+    "vertex_ai": "google",
+    "mistral_ai": "mistral",
+    "moonshot_ai": "moonshotai",
+    "x_ai": "x-ai",
+    "xai": "x-ai",
+}
+_CLAUDE_CODE = "claude_code."
+
+
+def is_mine(entry: Mapping[str, Any]) -> bool:
+    """Whether `entry` is a message of OTLP."""
+    return any(name in entry for name in ("resourceSpans", "resource_spans", "resourceLogs", "resource_logs"))
+
+
+def read(log: LogFile) -> Iterator[LoggedCall]:
+    """The calls of one file: those of its spans, then those of its events."""
+    origins = Origins()
+    spans: dict[str, _Span] = {}
+    for message in rows_of(log):
+        for resource, scope_spans in _scopes(message, "resourceSpans", "resource_spans", "scopeSpans", "scope_spans"):
+            for span in _objects(first(scope_spans, "spans")):
+                _keep(spans, span, resource, log)
+        for resource, scope_logs in _scopes(message, "resourceLogs", "resource_logs", "scopeLogs", "scope_logs"):
+            for record in _objects(first(scope_logs, "logRecords", "log_records")):
+                call = _event_call(record, resource, origins, log)
+                if call is not None:
+                    yield call
+        if "resourceMetrics" in message or "resource_metrics" in message:
+            log.note("metrics are left out: they are sums over calls that spans and events tell")
+    for name in _leaves(spans, log):
+        call = _span_call(spans[name], origins, log)
+        if call is not None:
+            yield call
+
+
+class _Span(msgspec.Struct):
+    """As much of a span as counts. `attributes` has the newest names, `has_usage` whether it counts tokens."""
+
+    id: str
+    trace: str | None
+    parent: str | None
+    start: Any
+    end: Any
+    attributes: dict[str, Any]
+    resource: dict[str, Any]
+    failed: str | None
+    has_usage: bool
+
+
+def _keep(spans: dict[str, _Span], span: Mapping[str, Any], resource: dict[str, Any], log: LogFile) -> None:
+    name = text(first(span, "spanId", "span_id"))
+    if name is None:
+        log.note("a span without an id")
+        return
+    trace = text(first(span, "traceId", "trace_id"))
+    attributes = _attributes(span.get("attributes"))
+    has_usage = any(count(attributes.get(key)) for key in _COUNTS)
+    status = mapping(span.get("status")) or {}
+    failed = str(status.get("code")) in ("2", "STATUS_CODE_ERROR")
+    spans[f"{trace} {name}"] = _Span(
+        id=name,
+        trace=trace,
+        parent=text(first(span, "parentSpanId", "parent_span_id")),
+        start=first(span, "startTimeUnixNano", "start_time_unix_nano"),
+        end=first(span, "endTimeUnixNano", "end_time_unix_nano"),
+        # Texts of prompts are in there too, and a trace may be long.
+        attributes={key: value for key, value in attributes.items() if not _is_content(key)} if has_usage else {},
+        resource=resource,
+        failed=(text(status.get("message")) or "the call failed") if failed else None,
+        has_usage=has_usage or (failed and _is_call(attributes)),
+    )
+
+
+def _is_call(attributes: Attributes) -> bool:
+    operation = text(attributes.get("gen_ai.operation.name"))
+    return "gen_ai.request.model" in attributes and operation not in _NO_CALLS
+
+
+def _is_content(key: str) -> bool:
+    return key.startswith(_CONTENT)
+
+
+def _leaves(spans: Mapping[str, _Span], log: LogFile) -> list[str]:
+    """The spans with usage that have none with usage below them."""
+    above: set[str] = set()
+    counted = [name for name, span in spans.items() if span.has_usage]
+    for name in counted:
+        seen: set[str] = set()
+        span = spans[name]
+        while span.parent is not None:
+            parent = f"{span.trace} {span.parent}"
+            if parent in seen or parent not in spans:
+                break
+            seen.add(parent)
+            above.add(parent)
+            span = spans[parent]
+    leaves = [name for name in counted if name not in above]
+    if len(leaves) < len(counted):
+        log.note("a span that sums up the calls within it", len(counted) - len(leaves))
+    return leaves
+
+
+def _span_call(span: _Span, origins: Origins, log: LogFile) -> LoggedCall | None:
+    said, at = span.attributes, stored(count(span.start))
+    if text(said.get("gen_ai.operation.name")) in _NO_CALLS:
+        log.note("a span of an agent or a tool, without the calls within it")
+        return None
+    if at is None:
+        log.note("a span without a time")
+        return None
+    start, end = count(span.start) or 0, count(span.end)
+    total_ns = None if end is None or end < start else end - start
+    asked = text(first(said, "gen_ai.request.model", "llm.request.model", "llm.model_name", "ai.model.id"))
+    served = text(first(said, "gen_ai.response.model", "llm.response.model")) or asked
+    usage = None if span.failed and not said else read_usage(words.OTEL, _counts(said))
+    terms = terms_in(words.OTEL, said)
+    return LoggedCall(
+        text(first(said, "gen_ai.response.id")) or f"{span.trace} {span.id}",
+        at,
+        origins.of(
+            source=NAME,
+            dialect=Dialect.UNSAID,
+            provider=_provider(said),
+            session=group_name(first(said, "gen_ai.conversation.id", "session.id")),
+            trace=text(span.trace),
+            labels={"service": span.resource.get("service.name"), "agent": said.get("gen_ai.agent.name")},
+            untimed=_UNTIMED,
+        ),
+        served or "unknown",
+        usage=usage,
+        terms=None if terms == Terms() else terms,
+        model_asked=asked,
+        timing=reported_timing(total_ns, first_chunk_ns=_seconds(said.get("gen_ai.response.time_to_first_chunk"))),
+        outcome=Outcome.COMPLETED if span.failed is None else Outcome.FAILED,
+        error=complaint(span.failed),
+        finish_reason=_finish_reason(said),
+        uncosted=None if served else "the log does not name the model",
+    )
+
+
+def _event_call(
+    record: Mapping[str, Any], resource: dict[str, Any], origins: Origins, log: LogFile
+) -> LoggedCall | None:
+    """A call of Claude Code, by its own event."""
+    said = _attributes(record.get("attributes"))
+    body = _value(record.get("body"))
+    name = text(first(record, "eventName", "event_name")) or text(said.get("event.name")) or text(body)
+    kind = (name or "").removeprefix(_CLAUDE_CODE)
+    if kind not in ("api_request", "api_error"):
+        return None
+    at = stored(said.get("event.timestamp")) or stored(count(first(record, "timeUnixNano", "observedTimeUnixNano")))
+    model = text(said.get("model"))
+    if at is None or model is None:
+        log.note("an event without a time" if at is None else "an event without a model")
+        return None
+    request, session = text(said.get("request_id")), text(said.get("session.id"))
+    usage = {
+        "input_tokens": count(said.get("input_tokens")),
+        "output_tokens": count(said.get("output_tokens")),
+        "cache_read_input_tokens": count(said.get("cache_read_tokens")),
+        "cache_creation_input_tokens": count(said.get("cache_creation_tokens")),
+        "speed": text(said.get("speed")),
+    }
+    terms = terms_in(words.MESSAGES, usage)
+    milliseconds = amount(said.get("duration_ms"))
+    failed = kind == "api_error"
+    sequence = text(str(said.get("event.sequence") or ""))
+    return LoggedCall(
+        request or f"{session} {at} {sequence} {model} {usage['input_tokens']} {usage['output_tokens']}",
+        at,
+        origins.of(
+            source=EVENTS,
+            dialect=Dialect.ANTHROPIC_MESSAGES,
+            provider="anthropic",
+            session=group_name(session),
+            key=group_name(first(said, "user.account_uuid", "user.id")),
+            labels={"query_source": said.get("query_source"), "service": resource.get("service.name")},
+            untimed="the event has no duration",
+        ),
+        model,
+        usage=None if failed else read_usage(words.MESSAGES, usage, model=model),
+        terms=None if terms == Terms() else terms,
+        reported=amount(said.get("cost_usd")),
+        request_id=request,
+        timing=reported_timing(None if milliseconds is None else int(milliseconds * 10**6)),
+        outcome=Outcome.FAILED if failed else Outcome.COMPLETED,
+        error=complaint(text(said.get("error")) or "the call failed") if failed else None,
+    )
+
+
+def _counts(said: Attributes) -> dict[str, object]:
+    """The counts, and what goes with them."""
+    counts: dict[str, object] = {
+        key: count(value) for key, value in said.items() if key.startswith("gen_ai.usage.") and count(value) is not None
+    }
+    # Embeddings have no answer, and many leave out what is none.
+    counts.setdefault("gen_ai.usage.output_tokens", 0 if "gen_ai.usage.input_tokens" in counts else None)
+    return counts
+
+
+def _provider(said: Attributes) -> str | None:
+    name = text(first(said, "gen_ai.provider.name", "gen_ai.system", "llm.provider", "llm.system", "ai.model.provider"))
+    if name is None:
+        return None
+    name = name.lower()
+    return _PROVIDERS.get(name, name.partition(".")[0])
+
+
+def _finish_reason(said: Attributes) -> str | None:
+    reasons = said.get("gen_ai.response.finish_reasons")
+    return word(next(iter(listed(reasons)), reasons))
+
+
+def _seconds(value: object) -> int | None:
+    seconds = amount(value)
+    return None if seconds is None else int(seconds * 10**9)
+
+
+def _scopes(message: Mapping[str, Any], *names: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """What a message holds by instrument, each with what it says of its process."""
+    for resource in _objects(first(message, *names[:2])):
+        about = _attributes((mapping(resource.get("resource")) or {}).get("attributes"))
+        for scope in _objects(first(resource, *names[2:], "instrumentationLibrarySpans")):
+            yield about, scope
+
+
+def _objects(value: object) -> Iterator[dict[str, Any]]:
+    yield from (entry for each in listed(value) if (entry := mapping(each)) is not None)
+
+
+def _attributes(value: object) -> dict[str, Any]:
+    """Attributes by their newest names; where a count has an old and a new one, the new one holds."""
+    said: dict[str, Any] = {}
+    for attribute in _objects(value):
+        key = attribute.get("key")
+        if isinstance(key, str):
+            said[key] = _value(attribute.get("value"))
+    for old, new in _NEWEST.items():
+        if old in said:
+            said.setdefault(new, said[old])
+    return said
+
+
+def _value(value: object) -> Any:
+    """A value as OTLP writes it in JSON: its kind, and the value, whole numbers as text."""
+    said = mapping(value)
+    if said is None:
+        return value
+    for kind, content in said.items():
+        if kind in ("intValue", "int_value"):
+            return count(content)
+        if kind in ("arrayValue", "array_value"):
+            return [_value(each) for each in listed((mapping(content) or {}).get("values"))]
+        if kind.lower().replace("_", "") in ("stringvalue", "doublevalue", "boolvalue"):
+            return content
+    return None

@@ -1,0 +1,280 @@
+"""Exports of LiteLLM and Langfuse, and tables with a map: the right buckets, and their own figures beside ours."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taximeter.errors import ConfigError
+from taximeter.records import Basis, Outcome
+from tests.unit.importers.logs import Desk
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Rows as a database's tools write them: objects as JSON in their cells."""
+    file = io.StringIO()
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(file, names)
+    writer.writeheader()
+    for row in rows:
+        writer.writerow(
+            {name: json.dumps(value) if isinstance(value, dict | list) else value for name, value in row.items()}
+        )
+    return file.getvalue().encode()
+
+
+FORMS = {
+    "json": lambda rows: json.dumps(rows, indent=1).encode(),
+    "jsonl": lambda rows: b"".join(json.dumps(row).encode() + b"\n" for row in rows),
+    "csv": as_csv,
+}
+
+
+def spend(name: str, **more: Any) -> dict[str, Any]:
+    """A row of LiteLLM's table."""
+    return {
+        "request_id": name,
+        "call_type": "acompletion",
+        "api_key": "a" * 64,
+        "spend": 0.12,
+        "total_tokens": 11_000,
+        "prompt_tokens": 10_000,
+        "completion_tokens": 1_000,
+        "startTime": "2026-10-29 12:00:00.000",
+        "endTime": "2026-10-29 12:00:04.500",
+        "completionStartTime": "2026-10-29 12:00:01.500",
+        "model": "openai/g5-card",
+        "custom_llm_provider": "openai",
+        "user": "u1",
+        "metadata": {
+            "user_api_key_alias": "ci",
+            "usage_object": {
+                "prompt_tokens": 10_000,
+                "completion_tokens": 1_000,
+                "total_tokens": 11_000,
+                "prompt_tokens_details": {"cached_tokens": 8_000},
+                "completion_tokens_details": {"reasoning_tokens": 300},
+            },
+        },
+        "cache_hit": "False",
+        "request_tags": ["team:search", "nightly"],
+        "session_id": "s1",
+    } | more
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_litellms_spend_logs(desk: Desk, form: str) -> None:
+    """Cached tokens stand within a JSON column; times are there; a key is a name, or a digest's beginning."""
+    rows = [spend("r1"), spend("r2", cache_hit="True"), spend("r3", metadata={})]
+    desk.write(f"spend.{form}", FORMS[form](rows))
+    summary = desk.run()
+    first, second = sorted(desk.receipts(), key=lambda each: each.request.key or "", reverse=True)
+    usage, cost, timing = first.usage, first.cost, first.timing
+    assert usage is not None
+    assert cost is not None
+    assert timing is not None
+    assert (usage.input_fresh_tokens, usage.input_cache_read_tokens) == (2_000, 8_000)
+    assert (usage.output_text_tokens, usage.output_reasoning_tokens) == (700, 300)
+    assert cost.total == Decimal("0.0135")
+    assert first.cost_reported == Decimal("0.12")
+    assert (timing.total_ns, timing.first_token_ns, timing.basis) == (4_500_000_000, 1_500_000_000, Basis.REPORTED)
+    assert first.inter_token_ns == round(3_000_000_000 / 999)
+    assert (first.request.key, first.request.session) == ("ci", "s1")
+    assert first.request.labels == {"user": "u1", "team": "search", "tag": "nightly"}
+    assert second.request.key == "a" * 12
+    assert second.cost is not None
+    assert second.cost.total == Decimal(10_000 * Decimal("1.25") + 10_000) / 10**6
+    assert any("cache" in note for note in summary.notes)
+    assert summary.total.difference == Decimal("0.24") - cost.total - second.cost.total
+
+
+def test_a_key_in_the_clear_is_not_kept(desk: Desk) -> None:
+    """Should an export hold one after all."""
+    desk.write("spend.jsonl", spend("r1", api_key="sk-live-1234567890abcdef", metadata={}))
+    desk.run()
+    assert desk.receipts()[0].request.key is None
+
+
+def test_litellms_failed_calls_are_failed(desk: Desk) -> None:
+    """Without tokens there is no price, and no zero."""
+    metadata = {"status": "failure", "error_information": {"error_class": "Timeout", "error_message": "after 600 s"}}
+    desk.write(
+        "spend.jsonl", spend("r1", spend=0, prompt_tokens=0, completion_tokens=0, total_tokens=0, metadata=metadata)
+    )
+    desk.run()
+    (receipt,) = desk.receipts()
+    assert (receipt.outcome, receipt.usage, receipt.cost) == (Outcome.FAILED, None, None)
+    assert receipt.error == "Timeout: after 600 s"
+
+
+def observation(name: str, **more: Any) -> dict[str, Any]:
+    """A generation of Langfuse's."""
+    return {
+        "id": name,
+        "traceId": "t1",
+        "type": "GENERATION",
+        "name": "answer",
+        "startTime": "2026-10-29T12:00:00.000Z",
+        "endTime": "2026-10-29T12:00:04.500Z",
+        "completionStartTime": "2026-10-29T12:00:01.500Z",
+        "model": "opus-card",
+        "usageDetails": {},
+        "costDetails": {"total": 0.5},
+        "level": "DEFAULT",
+        "sessionId": "s1",
+        "userId": "u1",
+    } | more
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "details",
+    [
+        pytest.param(
+            {"input": 5, "cache_read_input_tokens": 128_955, "cache_creation_input_tokens": 1_253, "output": 10},
+            id="exclusive",
+        ),
+        pytest.param(
+            {
+                "input": 130_213,
+                "cache_read_input_tokens": 128_955,
+                "cache_creation_input_tokens": 1_253,
+                "output": 10,
+                "total": 130_223,
+            },
+            id="inclusive (langfuse/langfuse#12306)",
+        ),
+    ],
+)
+def test_langfuses_counts_may_contain_each_other(desk: Desk, details: dict[str, int], form: str) -> None:
+    """130,213 tokens of input, of which 128,955 were read and 1,253 written: 5 / 1,253 / 128,955 either way."""
+    rows = [observation("o1", usageDetails=details), observation("o2", type="SPAN"), observation("o3", type="TRACE")]
+    desk.write(f"observations.{form}", FORMS[form](rows))
+    desk.run()
+    (receipt,) = desk.receipts()
+    usage = receipt.usage
+    assert usage is not None
+    assert usage.input_fresh_tokens == 5
+    assert usage.input_cache_read_tokens == 128_955
+    assert usage.input_cache_write_unknown_tokens == 1_253
+    assert usage.input_tokens == 130_213
+    assert receipt.cost is not None
+    assert receipt.cost.input == Decimal("0.07233375")
+    assert receipt.cost_reported == Decimal("0.5")
+    assert (receipt.request.run, receipt.request.session) == ("t1", "s1")
+    assert receipt.timing is not None
+    assert receipt.timing.first_token_ns == 1_500_000_000
+
+
+def test_langfuses_files_have_other_names_for_the_same(desk: Desk) -> None:
+    """As exports to a bucket have them, and an error."""
+    row = {
+        "id": "o1",
+        "trace_id": "t1",
+        "type": "GENERATION",
+        "start_time": "2026-10-29 12:00:00.000000",
+        "end_time": "2026-10-29 12:00:01.000000",
+        "provided_model_name": "opus-card",
+        "usage_details": {"input": 10, "output": 20, "total": 30},
+        "level": "ERROR",
+        "status_message": "overloaded",
+    }
+    desk.write("observations.jsonl", row)
+    desk.run()
+    (receipt,) = desk.receipts()
+    assert (receipt.outcome, receipt.error) == (Outcome.FAILED, "overloaded")
+    assert receipt.usage is not None
+    assert receipt.usage.total_tokens == 30
+
+
+MAP = """
+source = "our-proxy"
+provider = "openai"
+
+[columns]
+time = "when"
+id = "id"
+model = "model"
+duration_ms = "took"
+cost = "price"
+session = "meta.chat"
+key = "caller"
+outcome = "status"
+
+[tokens]
+input = "in"
+output = "out"
+cache_read = "cached"
+reasoning = "thought"
+
+[labels]
+team = "meta.team"
+"""
+
+
+def test_any_table_is_read_by_a_map_of_its_columns(desk: Desk) -> None:
+    """Dots lead into objects; a row without an id is named by what it says."""
+    columns = desk.folder / "map.toml"
+    columns.write_text(MAP)
+    row = {"when": "2026-10-29T12:00:00+02:00", "model": "g5-card", "in": "10000", "cached": 8_000, "out": 1_000}
+    row |= {"thought": 300, "took": 1_500, "price": "$0.02", "meta": {"chat": "c1", "team": "search"}, "caller": "ci"}
+    rows = [row | {"id": 1, "status": "ok"}, row | {"status": "error 500"}, row | {"status": "error 500"}]
+    desk.write("calls.csv", as_csv(rows))
+    summary = desk.run(columns=columns)
+    receipts = desk.receipts()
+    assert len(receipts) == 2
+    assert {each.outcome for each in receipts} == {Outcome.COMPLETED, Outcome.FAILED}
+    assert {(each.source, each.request.session, each.request.key) for each in receipts} == {("our-proxy", "c1", "ci")}
+    assert receipts[0].request.labels == {"team": "search"}
+    assert receipts[0].request.received_at.hour == 10
+    assert [each.cost.total for each in receipts if each.cost] == [Decimal("0.0135")] * 2
+    assert [each.timing.total_ns for each in receipts if each.timing] == [1_500_000_000] * 2
+    assert summary.total.reported == Decimal("0.04")
+    assert desk.run(columns=columns).files_unchanged == 1
+    columns.write_text(MAP.replace('cache_read = "cached"\n', ""))
+    assert desk.run(columns=columns).files_read == 1, "another map reads other things"
+
+
+@pytest.mark.parametrize(
+    "wrong", ["columns = 3", '[columns]\ntime = "t"', 'source = "x"\n[columns]\ntime = "t"\nmodle = "m"']
+)
+def test_a_map_that_is_not_understood_says_so(desk: Desk, wrong: str) -> None:
+    """Before anything is read."""
+    columns = desk.folder / "map.toml"
+    columns.write_text(wrong)
+    path = desk.write("calls.csv", b"t\n1\n")
+    with pytest.raises(ConfigError, match=r"map\.toml"):
+        desk.run(path, columns=columns)
+
+
+def test_counts_that_contradict_each_other_are_unknown(desk: Desk) -> None:
+    """A remainder below zero is a reason, never a zero."""
+    columns = desk.folder / "map.toml"
+    columns.write_text(MAP)
+    desk.write("calls.jsonl", {"when": 1_790_000_000, "model": "g5-card", "in": 10, "cached": 20, "out": 1})
+    desk.run(columns=columns)
+    (receipt,) = desk.receipts()
+    assert receipt.cost is None
+    assert "contradict" in (receipt.uncosted_reason or "")
+
+
+def test_a_providers_report_is_for_another_command(desk: Desk, tmp_path: Path) -> None:
+    """Its sums are no calls."""
+    assert tmp_path == desk.folder
+    desk.write("usage.json", {"object": "page", "data": [{"start_time": 1, "results": []}]})
+    desk.write(
+        "cost.json",
+        {"data": [{"starting_at": "2026-10-01T00:00:00Z", "results": []}], "has_more": False, "next_page": None},
+    )
+    desk.write("other.json", {"hello": 1})
+    summary = desk.run()
+    assert desk.receipts() == []
+    assert sum(count for reason, count in summary.notes.items() if "reconcile" in reason) == 2
+    assert sum(summary.notes.values()) == 3

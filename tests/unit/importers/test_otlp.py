@@ -1,0 +1,184 @@
+"""Traces of OpenTelemetry: three generations of names, only the calls themselves, and Claude Code's events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from taximeter.records import Outcome
+from tests.unit.importers.logs import Desk
+
+START = 1_790_000_000_000_000_000
+
+
+def value(given: object) -> dict[str, Any]:
+    """As OTLP has it in JSON."""
+    if isinstance(given, int):
+        return {"intValue": str(given)}
+    if isinstance(given, float):
+        return {"doubleValue": given}
+    if isinstance(given, list):
+        return {"arrayValue": {"values": [value(each) for each in given]}}
+    return {"stringValue": given}
+
+
+def attributes(given: Mapping[str, object]) -> list[dict[str, Any]]:
+    return [{"key": key, "value": value(each)} for key, each in given.items()]
+
+
+def span(name: str, parent: str | None = None, **given: object) -> dict[str, Any]:
+    """A span of a second and a half."""
+    return {
+        "traceId": "5b8efff798038103d269b633813fc60c",
+        "spanId": name,
+        "parentSpanId": parent or "",
+        "startTimeUnixNano": str(START),
+        "endTimeUnixNano": str(START + 1_500_000_000),
+        "attributes": attributes({key.replace("__", "."): each for key, each in given.items()}),
+    }
+
+
+def trace(*spans: Mapping[str, Any]) -> dict[str, Any]:
+    resource = {"attributes": attributes({"service.name": "shop"})}
+    return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": list(spans)}]}]}
+
+
+def usage(total: int, **more: object) -> dict[str, object]:
+    """Attributes of a call of so many tokens."""
+    named = {"gen_ai__request__model": "opus-card", "gen_ai__provider__name": "anthropic"}
+    return {**named, "gen_ai__usage__input_tokens": total - 1, "gen_ai__usage__output_tokens": 1, **more}
+
+
+def test_an_agents_span_is_the_sum_of_the_calls_in_it(desk: Desk) -> None:
+    """Children of 3,031 + 4,421 + 10,709 + 11,738 under a root of 29,899 are 29,899 (Arize-ai/openinference#3164)."""
+    children = [
+        span(f"c{number}", "root", **usage(total)) for number, total in enumerate((3_031, 4_421, 10_709, 11_738))
+    ]
+    root = span("root", **usage(29_899, gen_ai__operation__name="invoke_agent"))
+    desk.write("trace.json", trace(root, *children))
+    desk.run()
+    assert desk.tokens() == 29_899
+    assert len(desk.receipts()) == 4
+
+
+def test_a_sum_above_a_span_without_usage_is_found_too(desk: Desk) -> None:
+    """There may be a tool or a chain between them."""
+    desk.write(
+        "trace.jsonl",
+        trace(span("root", **usage(100))),
+        trace(span("tool", "root"), span("call", "tool", **usage(100))),
+    )
+    desk.run()
+    assert desk.tokens() == 100
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {
+            "gen_ai__system": "anthropic",
+            "gen_ai__request__model": "opus-card",
+            "gen_ai__usage__prompt_tokens": 130_213,
+            "gen_ai__usage__completion_tokens": 10,
+            "gen_ai__usage__cache_read_input_tokens": 128_955,
+            "gen_ai__usage__cache_creation_input_tokens": 1_253,
+        },
+        {
+            "gen_ai__provider__name": "anthropic",
+            "gen_ai__response__model": "opus-card",
+            "gen_ai__usage__input_tokens": 130_213,
+            "gen_ai__usage__output_tokens": 10,
+            "gen_ai__usage__cache_read__input_tokens": 128_955,
+            "gen_ai__usage__cache_creation__input_tokens": 1_253,
+        },
+        {
+            "gen_ai__provider__name": "anthropic",
+            "gen_ai__response__model": "opus-card",
+            "gen_ai__usage__input_tokens": 130_213,
+            "gen_ai__usage__output_tokens": 10,
+            "gen_ai__usage__prompt_tokens": 1,
+            "gen_ai__usage__cache_read__input_tokens": 128_955,
+            "gen_ai__usage__cache_write__input_tokens": 1_253,
+        },
+    ],
+    ids=["legacy", "deprecated", "newest"],
+)
+def test_all_generations_of_names_say_the_same(desk: Desk, given: dict[str, object]) -> None:
+    """Totals have their parts in them: leaves 5 / 1,253 / 128,955, never 260,421 tokens (langfuse/langfuse#12306)."""
+    desk.write("trace.json", trace(span("a", **given)))
+    desk.run()
+    (receipt,) = desk.receipts()
+    used = receipt.usage
+    assert used is not None
+    assert (used.input_fresh_tokens, used.input_cache_write_unknown_tokens, used.input_cache_read_tokens) == (
+        5,
+        1_253,
+        128_955,
+    )
+    assert used.input_tokens == 130_213
+    assert receipt.cost is not None
+    assert receipt.cost.input == Decimal("0.07233375")
+    assert receipt.timing is not None
+    assert receipt.timing.total_ns == 1_500_000_000
+    assert receipt.request.labels == {"service": "shop"}
+    assert receipt.request.trace == "5b8efff798038103d269b633813fc60c"
+
+
+def test_a_first_chunk_is_not_called_a_first_token(desk: Desk) -> None:
+    """The convention counts any chunk."""
+    desk.write("trace.json", trace(span("a", **usage(10, gen_ai__response__time_to_first_chunk=0.25))))
+    desk.run()
+    timing = desk.receipts()[0].timing
+    assert timing is not None
+    assert (timing.first_chunk_ns, timing.first_token_ns) == (250_000_000, None)
+
+
+def test_a_failed_call_has_no_usage_and_is_there(desk: Desk) -> None:
+    """Unknown, with the reason."""
+    failed = span("a", gen_ai__request__model="opus-card", gen_ai__operation__name="chat")
+    desk.write("trace.json", trace(failed | {"status": {"code": 2, "message": "overloaded"}}))
+    desk.run()
+    (receipt,) = desk.receipts()
+    assert (receipt.outcome, receipt.usage, receipt.error) == (Outcome.FAILED, None, "overloaded")
+
+
+def event(name: str, **given: object) -> dict[str, Any]:
+    """A record of Claude Code's log."""
+    said: dict[str, object] = {
+        "event.name": name,
+        "event.timestamp": "2026-10-29T12:00:00.000Z",
+        "session.id": "s1",
+        "model": "opus-card",
+    }
+    said |= given
+    return {"timeUnixNano": str(START), "body": {"stringValue": f"claude_code.{name}"}, "attributes": attributes(said)}
+
+
+def test_claude_codes_events_are_calls_and_its_metrics_are_not(desk: Desk) -> None:
+    """Both tell of the same tokens; a try that failed is there too."""
+    request = event(
+        "api_request",
+        input_tokens=10,
+        output_tokens=100,
+        cache_read_tokens=2_000,
+        cache_creation_tokens=400,
+        cost_usd=0.006,
+        duration_ms=4_500,
+        request_id="req_1",
+    )
+    error = event("api_error", error="Overloaded", duration_ms=100, attempt=2)
+    logs = {"resourceLogs": [{"scopeLogs": [{"logRecords": [request, error, event("user_prompt")]}]}]}
+    desk.write("events.jsonl", logs, {"resourceMetrics": [{"scopeMetrics": []}]}, logs)
+    summary = desk.run()
+    failed, done = sorted(desk.receipts(), key=lambda each: each.usage is not None)
+    assert done.usage is not None
+    assert done.usage.total_tokens == 2_510
+    assert done.cost_reported == Decimal("0.006")
+    assert done.timing is not None
+    assert done.timing.total_ns == 4_500_000_000
+    assert (done.source, done.request.session) == ("claude-code-telemetry", "s1")
+    assert failed.outcome is Outcome.FAILED
+    assert any("metrics" in note for note in summary.notes)
