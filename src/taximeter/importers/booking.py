@@ -7,13 +7,14 @@ calls share. Refuses to know: where calls come from, and what the ledger has alr
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from hashlib import blake2b
 
 from taximeter.errors import PricingError
-from taximeter.importers.instants import instant_of
+from taximeter.importers.instants import instant_of, text_of
 from taximeter.importers.logged import LoggedCall, Origin
 from taximeter.ledger import Call, Form
 from taximeter.ledger.forms import NO_PRICE
@@ -26,6 +27,7 @@ _log = logging.getLogger(__name__)
 
 _ID_BYTES = 11  # 88 bits: of ten million calls, two have the same in one of 10^12 ledgers
 _MOST_KEPT = 50_000
+_FOR_EVER = "~"  # behind every digit
 _INPUTS = len(Usage.INPUT_LEAVES)
 _UNKNOWN_WRITES = LEAVES.index("input_cache_write_unknown_tokens")
 
@@ -34,12 +36,25 @@ Entry = Call | Receipt
 
 @dataclass(slots=True)
 class _Shape:
-    """What calls of one origin have in common; `unpriced` are the places of leaves that the form has no rate for."""
+    """What calls have in common whose instants lie from `begin` on and before `end`. They have no form where each needs
+    a receipt of its own; `unpriced` are the places of leaves that the form has no rate for."""
 
     form: Form | None
     unpriced: tuple[int, ...]
+    begin: str
+    end: str
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Calls of one origin, one model and the same terms: their shapes, by how many thresholds the prompt exceeds, and
+    whether it wrote to a cache for nobody knows how long. That is priced by assumption, and a form of such a call says
+    so."""
+
     origin: Origin
-    prices: PriceList | str | None
+    terms: Terms | None
+    thresholds: tuple[int, ...]
+    shapes: dict[tuple[int, bool], list[_Shape]]
 
 
 class Books:
@@ -49,27 +64,28 @@ class Books:
         self._catalog = catalog
         self._tariffs: dict[str, PublishedTariff] = {}
         self._providers: dict[tuple[str | None, str], str | PricingError] = {}
-        # By the ids of an origin and of a price list, which the shapes keep alive.
-        self._shapes: dict[tuple[int, str, Terms | None, int | str, bool], _Shape] = {}
+        # By the ids of an origin and of terms, which the kinds keep alive.
+        self._kinds: dict[tuple[int, str, int], _Kind] = {}
+        self._forms: dict[tuple[object, ...], tuple[Form | None, object]] = {}
 
     def entry(self, call: LoggedCall) -> Entry:
         """What to append for a call. Never raises: a price that is not known is a reason on the receipt."""
-        if call.leaves is None or call.is_told_in_full:
+        leaves = call.leaves
+        if leaves is None or call.is_told_in_full:
             return self.receipt(call)
-        leaves, prices = call.leaves, self._plain_prices(call)
-        # What was written for nobody knows how long is priced by assumption. A form made of such a call says so.
-        key = (
-            id(call.origin),
-            call.model,
-            call.terms,
-            prices if isinstance(prices, str) else id(prices),
-            leaves[_UNKNOWN_WRITES] > 0,
-        )
-        shape = self._shapes.get(key)
-        if shape is None:
-            if len(self._shapes) >= _MOST_KEPT:
-                self._shapes.clear()
-            shape = self._shapes[key] = self._shape(call, prices)
+        key = (id(call.origin), call.model, id(call.terms))
+        kind = self._kinds.get(key)
+        if kind is None:
+            if len(self._kinds) >= _MOST_KEPT:
+                self._kinds.clear()
+            kind = self._kinds[key] = _Kind(call.origin, call.terms, self._thresholds(call), {})
+        place = (bisect_left(kind.thresholds, sum(leaves[:_INPUTS])), leaves[_UNKNOWN_WRITES] > 0)
+        for shape in kind.shapes.get(place, ()):
+            if shape.begin <= call.at < shape.end:
+                break
+        else:
+            shape = self._shape(call)
+            kind.shapes.setdefault(place, []).append(shape)
         form = shape.form
         if form is None or any(map(leaves.__getitem__, shape.unpriced)):
             return self.receipt(call)
@@ -167,18 +183,57 @@ class Books:
         except PricingError as error:
             return str(error)
 
-    def _shape(self, call: LoggedCall, prices: PriceList | str | None) -> _Shape:
-        """What calls like this one share. They have no form where each needs a receipt of its own."""
-        receipt, form = self.receipt(call), None
-        if prices is not None and prices == (
-            receipt.uncosted_reason if receipt.cost is None else receipt.cost.price_list
-        ):
-            with suppress(ValueError):
-                form = Form.of(replace(receipt, upstream_request_id=None, cost_reported=None), LEAVES)
+    def _shape(self, call: LoggedCall) -> _Shape:
+        """What calls like this one share, and when."""
+        prices = self._plain_prices(call)
+        if isinstance(prices, PriceList):
+            begin = "" if prices.valid_from is None else text_of(prices.valid_from)
+            end = _FOR_EVER if prices.valid_until is None else text_of(prices.valid_until)
+        else:  # on another day there may be a price
+            begin, end = call.at[:10], f"{call.at[:10]}~"
+        form = self._form(call, prices)
         unpriced: tuple[int, ...] = ()
         if form is not None and form.rates is not None:
             unpriced = tuple(place for place, rate in enumerate(form.rates) if rate == NO_PRICE)
-        return _Shape(form, unpriced, call.origin, prices)
+        return _Shape(form, unpriced, begin, end)
+
+    def _form(self, call: LoggedCall, prices: PriceList | str | None) -> Form | None:
+        """The form of calls like this one; None where each needs a receipt of its own. Most of it is the same for calls
+        of other origins."""
+        origin, leaves = call.origin, call.leaves
+        if leaves is None or prices is None:
+            return None
+        key = (
+            *(origin.source, origin.dialect, origin.provider, origin.trace, origin.stream, origin.tier, origin.untimed),
+            call.model,
+            call.terms,
+            prices if isinstance(prices, str) else id(prices),
+            leaves[_UNKNOWN_WRITES] > 0,
+        )
+        known = self._forms.get(key)
+        if known is None:
+            receipt, form = self.receipt(call), None
+            priced_by = receipt.uncosted_reason if receipt.cost is None else receipt.cost.price_list
+            if prices == priced_by:
+                with suppress(ValueError):
+                    form = Form.of(receipt, LEAVES)
+            known = self._forms[key] = (form, prices)
+        form = known[0]
+        if form is None:
+            return None
+        try:
+            return form.belonging_to(
+                task=origin.task, run=origin.run, session=origin.session, key=origin.key, labels=origin.labels
+            )
+        except ValueError:
+            return None
+
+    def _thresholds(self, call: LoggedCall) -> tuple[int, ...]:
+        try:
+            provider = self._priced_by(call)
+            return self._tariff(provider).thresholds(model_served=call.model, asked=call.model)
+        except PricingError:
+            return ()
 
     def _priced_by(self, call: LoggedCall) -> str:
         """The provider whose prices hold. Raises PricingError where nobody can say."""

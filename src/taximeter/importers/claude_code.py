@@ -100,24 +100,20 @@ class _Transcript:
         began_at, last = log.offset, ""
         for at, line in marked_lines(log, _MARK):
             call = self._call(line)
-            if call is None:
-                continue
-            known = open_calls.get(call.identity)
-            if known is not None:
-                open_calls[call.identity] = of_two(known, call)
+            if call is None or call.identity in open_calls:
                 continue
             open_calls[call.identity] = call
-            if call.identity != last:
-                began_at, last = at, call.identity
+            began_at, last = at, call.identity
             if len(open_calls) > _OPEN_CALLS:
                 yield open_calls.pop(next(iter(open_calls)))
-        if open_calls:
+        if last:
             # The last answer may be going on: the next time it is read whole, from its first line.
             log.offset = min(began_at, log.offset)
         log.memory = self._project or ""
         yield from open_calls.values()
 
     def _call(self, line: bytes) -> LoggedCall | None:
+        """The call that a line is of; None for one that is of none, and for one that only repeats what is known."""
         try:
             entry = _decode(line)
         except UNREADABLE:
@@ -130,16 +126,20 @@ class _Transcript:
         leaves = plain_leaves(usage)
         if leaves is None:
             return self._unusual(line)
-        model = message.model
+        model, at = message.model, stored(entry.timestamp)
         if not model or model == _SYNTHETIC:
             self._log.note(_NO_MODEL)
             return None
-        at = stored(entry.timestamp)
         if at is None:
             self._log.note(_NO_TIME)
             return None
-        return LoggedCall(
-            _identity(message.id, entry.request_id, at, model, leaves),
+        identity = _identity(message.id, entry.request_id, at, model, leaves)
+        known = self._open.get(identity)
+        if known is not None and known.leaves == leaves and entry.cost_usd is None:
+            known.at = min(known.at, at)
+            return None
+        call = LoggedCall(
+            identity,
             at,
             self._origin(entry),
             model,
@@ -148,6 +148,11 @@ class _Transcript:
             reported=entry.cost_usd,
             request_id=entry.request_id,
         )
+        return call if known is None else self._merge(known, call)
+
+    def _merge(self, known: LoggedCall, call: LoggedCall) -> LoggedCall:
+        merged = self._open[call.identity] = of_two(known, call)
+        return merged
 
     def _unusual(self, line: bytes) -> LoggedCall | None:
         """A line whose usage has to be looked at closely, or that holds another."""
@@ -174,7 +179,7 @@ class _Transcript:
             self._log.note(_NO_TIME)
             return None
         identity = text(message.get("id")), text(entry.get("requestId"))
-        return LoggedCall(
+        call = LoggedCall(
             _identity(*identity, at, model, reported),
             at,
             self._origin(_line_of(entry)),
@@ -184,6 +189,8 @@ class _Transcript:
             reported=amount(entry.get("costUSD")),
             request_id=identity[1],
         )
+        known = self._open.get(call.identity)
+        return call if known is None else self._merge(known, call)
 
     def _origin(self, line: _Line) -> Origin:
         sidechain = line.is_sidechain is True

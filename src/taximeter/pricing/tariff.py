@@ -64,6 +64,10 @@ class PublishedTariff:
         served = tier_of(terms, asked=tier)
         return self._catalog.price_list(self._model(model_served, asked), at=at, tier=served, input_tokens=input_tokens)
 
+    def thresholds(self, *, model_served: str | None, asked: str) -> tuple[int, ...]:
+        """The lengths of prompts at which prices of the model may change. Raises PricingError as `cost` does."""
+        return self._catalog.thresholds(self._model(model_served, asked))
+
     def _model(self, served: str | None, asked: str) -> str:
         if served is not None:
             try:
