@@ -20,15 +20,15 @@ from taximeter.ledger import Call, Form
 from taximeter.ledger.forms import NO_PRICE
 from taximeter.pricing.catalog import Catalog
 from taximeter.pricing.tariff import PublishedTariff
-from taximeter.providers.metering.plain import LEAVES
-from taximeter.records import Cost, Outcome, PriceList, Receipt, Request, Terms, Usage
+from taximeter.providers.metering.plain import INPUTS, LEAVES
+from taximeter.records import Cost, Outcome, PriceList, Receipt, Request, Terms
 
 _log = logging.getLogger(__name__)
 
 _ID_BYTES = 11  # 88 bits: of ten million calls, two have the same in one of 10^12 ledgers
 _MOST_KEPT = 50_000
 _FOR_EVER = "~"  # behind every digit
-_INPUTS = len(Usage.INPUT_LEAVES)
+_INPUTS = len(INPUTS)
 _UNKNOWN_WRITES = LEAVES.index("input_cache_write_unknown_tokens")
 
 Entry = Call | Receipt

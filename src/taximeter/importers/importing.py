@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from taximeter.collecting import without_collecting
 from taximeter.errors import RequestError
 from taximeter.importers.booking import Books, Entry
 from taximeter.importers.files import state_of, state_text, walk, why
@@ -173,7 +174,7 @@ class Importer:
         summary = self._summary
         summary.files_unchanged, summary.notes = made.unchanged, made.notes
         processes = self._processes if made.size_bytes >= _WORTH_PROCESSES_BYTES else 0
-        with reading(made.tasks, processes=processes) as pieces:
+        with without_collecting(), reading(made.tasks, processes=processes) as pieces:
             for task, piece in pieces:
                 self._take(task, piece)
                 if self._on_progress is not None:

@@ -13,8 +13,6 @@ from taximeter.ledger import Call, Form
 from taximeter.pricing.charge import dollars
 from taximeter.records import Receipt, Usage, exact_sum
 
-_INPUTS = len(Usage.INPUT_LEAVES)
-
 
 @dataclass(slots=True, kw_only=True)
 class ModelSums:
@@ -116,8 +114,12 @@ class ImportSummary:
         one = ModelSums(
             model=receipt.model_served or receipt.request.model,
             calls=len(calls),
-            input_tokens=sum(sums[:_INPUTS]),
-            output_tokens=sum(sums[_INPUTS:]),
+            input_tokens=sum(
+                count for leaf, count in zip(form.leaves, sums, strict=True) if leaf in Usage.INPUT_LEAVES
+            ),
+            output_tokens=sum(
+                count for leaf, count in zip(form.leaves, sums, strict=True) if leaf in Usage.OUTPUT_LEAVES
+            ),
         )
         told = [call for call in calls if call.reported is not None]
         one.reported, one.reported_calls = exact_sum(call.reported or Decimal(0) for call in told), len(told)

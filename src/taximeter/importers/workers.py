@@ -6,6 +6,7 @@ prices, the ledger.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import queue
@@ -13,10 +14,13 @@ import threading
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any, cast
+
+import msgspec
 
 from taximeter.importers.files import FileState, digest, reading_offset, why
 from taximeter.importers.logged import LogFile, LoggedCall
@@ -125,20 +129,27 @@ def _merged(tasks: Sequence[Task], readers: Sequence[Connection]) -> Iterator[tu
     for number, task in enumerate(tasks):
         reader = readers[number % len(readers)]
         while True:
-            piece: Piece = reader.recv()
+            calls, piece = cast("tuple[tuple[Sequence[Any], ...], Piece]", reader.recv())
+            if calls:
+                piece.calls = list(map(LoggedCall, *calls))
             yield task, piece
             if piece.is_last:
                 break
 
 
 def _work(out: Connection, tasks: Sequence[Task]) -> None:
-    """What a process beside does. It is never more than some pieces ahead of who takes them."""
+    """What a process beside does. It is never more than some pieces ahead of who takes them.
+
+    Calls go over in columns: to make a tuple of each again takes a tenth of what pickling them one by one does.
+    """
+    gc.disable()  # nothing here refers to itself
     ready: queue.Queue[Piece | None] = queue.Queue(_MOST_READY)
 
     def send() -> None:
         with suppress(OSError):  # nobody takes them any more
             while (piece := ready.get()) is not None:
-                out.send(piece)
+                calls = tuple(zip(*map(msgspec.structs.astuple, piece.calls), strict=True))
+                out.send((calls, replace(piece, calls=[])))
 
     sender = threading.Thread(target=send, daemon=True)
     sender.start()

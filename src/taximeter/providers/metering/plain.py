@@ -10,10 +10,15 @@ from typing import Any
 
 import msgspec
 
-from taximeter.records import Usage
-
-LEAVES = Usage.INPUT_LEAVES + Usage.OUTPUT_LEAVES
-"""The names of the buckets, in the order in which they are given here."""
+INPUTS = (
+    "input_fresh_tokens",
+    "input_cache_read_tokens",
+    "input_cache_write_5m_tokens",
+    "input_cache_write_1h_tokens",
+    "input_cache_write_unknown_tokens",
+)
+LEAVES = (*INPUTS, "output_text_tokens", "output_reasoning_tokens")
+"""The buckets that such an object can fill, in the order in which they are given here: the prompt's come first."""
 
 _MOST_TOKENS = 10**12  # a usual count is far below; what is more is looked at closely
 
@@ -85,7 +90,7 @@ def plain_leaves(usage: MessagesUsage) -> tuple[int, ...] | None:
         or (usage.iterations and not _is_the_only_call(usage, usage.iterations))
     ):
         return None
-    return fresh, read, write_5m, 0, write_1h, 0, unknown, 0, 0, 0, output - thought, thought, 0, 0
+    return fresh, read, write_5m, write_1h, unknown, output - thought, thought
 
 
 def _is_the_only_call(usage: MessagesUsage, calls: list[_Call]) -> bool:
