@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from taximeter.cli.console import JsonFlag, out, print_json
-from taximeter.cli.figures import rate_text
 from taximeter.cli.price import parse_instant
 from taximeter.clock import SYSTEM_CLOCK
 from taximeter.errors import PricingError, RequestError
+from taximeter.figures import rate_text
 from taximeter.records import PriceList, Rate
 from taximeter.settings import Settings
 

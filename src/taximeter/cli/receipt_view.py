@@ -14,7 +14,7 @@ from typing import Final, Literal
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from taximeter.cli.figures import SHORT_ID, count_text, duration_text, money_text, ms_text, rate_text, shared_out
+from taximeter.figures import SHORT_ID, count_text, duration_text, money_text, ms_text, rate_text, shared_out
 from taximeter.records import Attempt, Basis, Cost, CostLine, Outcome, Phase, PriceList, Receipt, Timing, Usage
 
 _WIDTH: Final = 68

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from taximeter.cli.console import JsonFlag, out, print_json
-from taximeter.cli.figures import SHORT_ID, count_text, duration_text, money_text
 from taximeter.errors import LedgerError, RequestError
+from taximeter.figures import SHORT_ID, count_text, duration_text, money_text
 from taximeter.records import Receipt, label_group
 from taximeter.settings import Settings
 

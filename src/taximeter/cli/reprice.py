@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 import typer
 
 from taximeter.cli.console import JsonFlag, out, print_json
-from taximeter.cli.figures import money_text
 from taximeter.cli.price import parse_instant
 from taximeter.clock import SYSTEM_CLOCK
 from taximeter.errors import LedgerError, RequestError
+from taximeter.figures import money_text
 from taximeter.records import Receipt, new_id
 from taximeter.settings import Settings
 

@@ -17,9 +17,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from taximeter.cli.console import err
-from taximeter.cli.figures import count_text, duration_text, money_text
 from taximeter.clock import SYSTEM_CLOCK
 from taximeter.errors import RequestError, TaximeterError, UpstreamError
+from taximeter.figures import count_text, duration_text, money_text
 from taximeter.grouping.context import ambient_environment, ambient_groups, groups_named, groups_within
 from taximeter.grouping.door import GatewayDoor, header_fields, path_prefix
 from taximeter.records import Groups, new_id

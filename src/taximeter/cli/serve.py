@@ -34,9 +34,9 @@ from taximeter.cli.console import (
     waiting,
     without_password,
 )
-from taximeter.cli.figures import duration_text, money_text, rate_text
 from taximeter.collecting import without_collecting
 from taximeter.errors import UpstreamError
+from taximeter.figures import duration_text, money_text, rate_text
 from taximeter.records import ModelInfo, Receipt
 from taximeter.settings import Settings
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from taximeter.cli.console import JsonFlag, out, print_json
-from taximeter.cli.figures import money_text
 from taximeter.clock import SYSTEM_CLOCK
 from taximeter.errors import RequestError
+from taximeter.figures import money_text
 from taximeter.records import MOST_GROUP_NAME_CHARACTERS, Task, is_group_name
 from taximeter.settings import Settings
 

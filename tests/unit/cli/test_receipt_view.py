@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from taximeter.cli.figures import duration_text, money_text, ms_text, rate_text, shared_out
 from taximeter.cli.receipt_view import ReceiptView, receipt_line, receipt_text
+from taximeter.figures import duration_text, money_text, ms_text, rate_text, shared_out
 from taximeter.records import (
     NS_PER_HOUR,
     Basis,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import taximeter.cli.receipts as receipts_module
-from taximeter.cli.figures import SHORT_ID
 from taximeter.cli.tables import fitting as any_fitting
+from taximeter.figures import SHORT_ID
 
 
 def fitting(columns: Mapping[str, Sequence[str]], width: int) -> Mapping[str, Sequence[str]]:
