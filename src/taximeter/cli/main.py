@@ -19,6 +19,7 @@ from taximeter.cli.console import EXIT_WRONG_CALL, Boundary
 _COMMANDS = {
     "ask": ("ask", "ask"),
     "serve": ("serve", "serve"),
+    "report": ("report", "report"),
     "receipts": ("receipts", "receipts"),
     "receipt": ("receipts", "receipt"),
     "run": ("run", "app"),

@@ -21,6 +21,7 @@ from taximeter.reports.report import Report, Row
 from taximeter.reports.sums import MONEY_GROUPS, TOKEN_GROUPS, Sums
 
 TOTAL: Final = "total"
+_NBSP: Final = "\N{NO-BREAK SPACE}"  # a number and its unit stay on one line
 
 
 class View(StrEnum):
@@ -91,9 +92,12 @@ def heading_of(by: str) -> str:
 
 
 def name_text(question: Question, row: Row) -> str:
-    """What a row is called: a name, or when it was."""
+    """What a row is called: a name, or when it was. Characters that a terminal would obey are replaced."""
+    if row.others:
+        return f"({row.others:,} {'earlier' if question.is_by_time else 'others'})"
     if row.since is None or row.until is None:
-        return row.name if row.name is not None else f"(no {heading_of(question.by)})"
+        name = f"(no {heading_of(question.by)})" if row.name is None else row.name or "(empty)"
+        return "".join(mark if mark.isprintable() else "\N{REPLACEMENT CHARACTER}" for mark in name)
     since = row.since.astimezone(question.zone)
     match question.by:
         case "day":
@@ -103,7 +107,7 @@ def name_text(question: Question, row: Row) -> str:
         case "month":
             return f"{since:%Y-%m}"
         case _:
-            return f"{since:%Y-%m-%d %H:%M} to {row.until.astimezone(question.zone):%H:%M}"
+            return f"{since:%Y-%m-%d %H:%M}"
 
 
 def span_text(question: Question) -> str:
@@ -140,17 +144,19 @@ def change_text(now: Decimal, before: Decimal) -> str:
     if before <= 0:
         return ""
     percent = round(Fraction(now - before) * 100 / Fraction(before))
-    return f"{percent:+,} %" if percent else "±0 %"
+    return f"{percent:+,}{_NBSP}%" if percent else f"±0{_NBSP}%"
 
 
 def shares_text(parts: Iterable[tuple[str, int]]) -> str:
     """Parts of a whole in per cent that sum to 100.0, largest first; those that are nothing are left out."""
     present = sorted(((name, part) for name, part in parts if part > 0), key=lambda pair: -pair[1])
     units = shared_out([part for _, part in present], 1000)
-    return ", ".join(
-        f"{name} {unit / 10:.1f} %" if unit else f"{name} <0.1 %"
-        for (name, _), unit in zip(present, units, strict=True)
-    )
+    return ", ".join(f"{name} {share_text(unit)}" for (name, _), unit in zip(present, units, strict=True))
+
+
+def share_text(per_mille: int) -> str:
+    """A share in per cent."""
+    return f"{per_mille / 10:.1f}{_NBSP}%" if per_mille else f"<0.1{_NBSP}%"
 
 
 def percentiles_text(found: Percentiles, receipts: int) -> str:
@@ -158,11 +164,11 @@ def percentiles_text(found: Percentiles, receipts: int) -> str:
     if found.p50_ns is None or found.p90_ns is None or found.p99_ns is None:
         return "unknown" if receipts else ""
     told = ", ".join(
-        f"{name} {duration_text(ns)}"
+        f"{name} {duration_text(ns)}".replace(" ", _NBSP)
         for name, ns in (("p50", found.p50_ns), ("p90", found.p90_ns), ("p99", found.p99_ns))
     )
     seen = "" if found.exact else f", from {found.n:,} of them"
-    return f"{told} (n = {found.of:,} of {receipts:,}{seen})"
+    return f"{told} (n{_NBSP}={_NBSP}{found.of:,} of {receipts:,}{seen})"
 
 
 def _instant(at: datetime) -> str:
@@ -193,10 +199,10 @@ def _time_columns(report: Report) -> list[Column]:
         found = [getattr(sums, attribute) for sums in (*(row.sums for row in report.rows), report.total)]
         for name in ("p50", "p90", "p99"):
             texts = ["" if (ns := getattr(each, f"{name}_ns")) is None else duration_text(ns) for each in found]
-            lower = rank if name == "p50" else rank - 10 - 2 * (name == "p99")
+            lower = rank if name == "p50" else rank - 10 - (name == "p99")
             made.append(Column(heading=f"{heading} {name}", cells=tuple(texts[:-1]), total=texts[-1], rank=lower))
         counts = [f"{each.of:,}" if each.of else "" for each in found]
-        made.append(Column(heading=f"n({heading})", cells=tuple(counts[:-1]), total=counts[-1], rank=rank - 14))
+        made.append(Column(heading=f"n({heading})", cells=tuple(counts[:-1]), total=counts[-1], rank=rank - 1))
     shares = [_phase_shares(sums) for sums in (*(row.sums for row in report.rows), report.total)]
     for phase in Phase:
         texts = [share.get(phase, "") for share in shares]
@@ -206,7 +212,7 @@ def _time_columns(report: Report) -> list[Column]:
 
 def _phase_shares(sums: Sums) -> dict[Phase, str]:
     units = shared_out([sums.phases_ns.get(phase, 0) for phase in Phase], 1000)
-    return {phase: f"{unit / 10:.1f} %" for phase, unit in zip(Phase, units, strict=True) if unit}
+    return {phase: share_text(unit) for phase, unit in zip(Phase, units, strict=True) if unit}
 
 
 def _token_cell(group: str) -> Callable[[Sums], str]:

@@ -14,6 +14,7 @@ from taximeter.reports.cells import (
     change_text,
     cost_text,
     percentiles_text,
+    share_text,
     shares_text,
     unpriced_text,
     whole_cost_text,
@@ -90,7 +91,7 @@ def _dollars(total: Sums) -> str:
         return ", ".join(f"{group} {money_text(amount)}" for amount, group in amounts)
     shares = shared_out([int(amount.scaleb(12, EXACT)) for amount, _ in amounts], 1000)
     return ", ".join(
-        f"{group} {money_text(amount)} ({share / 10:.1f} %)"
+        f"{group} {money_text(amount)} ({share_text(share)})"
         for (amount, group), share in zip(amounts, shares, strict=True)
     )
 
@@ -167,7 +168,6 @@ def _of(count: int, whole: int) -> str:
 
 def _length(span: timedelta) -> str:
     """A span as people say it."""
-    hours = round(span.total_seconds() / 3600)
-    if hours < 48:
-        return f"{hours:,} hours" if hours != 1 else "hour"
-    return f"{round(hours / 24):,} days"
+    days, rest = divmod(round(span.total_seconds() / 3600), 24)
+    parts = [(days, "day"), (rest, "hour")]
+    return " ".join(f"{count:,} {unit}{'' if count == 1 else 's'}" for count, unit in parts if count) or "time"

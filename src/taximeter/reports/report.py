@@ -58,7 +58,8 @@ class Receipts(Protocol):
 class Row:
     """One line of a report. `name` is None for receipts without one, and in a report by time, where `since` and `until`
     are the period's. `before` has the sums of the same name in the period before, None where it had none. `task` is how
-    a task stands, and what it cost in all."""
+    a task stands, and what it cost in all. `others` counts the rows that are in this one together, 0 where it is one by
+    itself."""
 
     name: str | None = None
     since: datetime | None = None
@@ -66,6 +67,7 @@ class Row:
     sums: Sums
     before: Sums | None = None
     task: TaskLife | None = None
+    others: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,24 @@ def answer(receipts: Receipts, question: Question, now: datetime, *, timeline: b
         tasks_before=figures_of(lives_before),
         timeline=tuple(_by_time(receipts, question, timeline_edges(question))) if timeline else (),
     )
+
+
+def folded(report: Report, most_rows: int) -> Report:
+    """The same with no more rows than that: the first ones, or the last ones of a report by time, and one for all
+    others. Percentiles of that one are unknown."""
+    if len(report.rows) <= most_rows:
+        return report
+    kept = most_rows - 1
+    if report.question.is_by_time:
+        first, last = report.rows[: len(report.rows) - kept], report.rows[len(report.rows) - kept :]
+        return replace(report, rows=(_together(first), *last))
+    return replace(report, rows=(*report.rows[:kept], _together(report.rows[kept:])))
+
+
+def _together(rows: Sequence[Row]) -> Row:
+    past = [row.before for row in rows if row.before is not None]
+    sums = added([row.sums for row in rows])
+    return Row(sums=sums, before=added(past) if past else None, others=len(rows))
 
 
 def telling_kind(receipts: Receipts, since: datetime, until: datetime) -> str:
