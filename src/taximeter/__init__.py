@@ -11,9 +11,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as type checkers read it; `typing` itself is slow to load for a status line
 if TYPE_CHECKING:
+    from typing import Any
+
     from taximeter.grouping import headers, instrument, task
 
     __version__: str

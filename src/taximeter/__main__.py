@@ -1,6 +1,23 @@
-"""`python -m taximeter` is the command `taximeter`."""
+"""`python -m taximeter` is the command `taximeter`.
 
-from taximeter.cli.main import app
+A status line is asked for at every prompt, and loading the command line alone takes longer than it may. So it is
+recognized here, before anything else is loaded.
+"""
+
+import sys
+
+
+def main() -> None:
+    """Run the command line; `statusline` without options by itself."""
+    if sys.argv[1:] == ["statusline"]:
+        from taximeter.cli.statusline import statusline  # noqa: PLC0415  # see above
+
+        statusline()
+        return
+    from taximeter.cli.main import app  # noqa: PLC0415
+
+    app(prog_name="taximeter")
+
 
 if __name__ == "__main__":
-    app(prog_name="taximeter")
+    main()

@@ -3,9 +3,6 @@
 Owns: the names of settings, their defaults, where a value may come from (a flag, then the environment, then
 `taximeter.toml`, then the default), and the errors for values that make no sense. Refuses to know: what a setting
 does. Settings are handed down by the composition root; no room looks one up.
-
-With `TAXIMETER_HOME` set, everything lives in that one folder; without it, in the platform's own places for
-configuration, data and caches.
 """
 
 from __future__ import annotations
@@ -19,18 +16,15 @@ from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple, Self, cast, get_args
 
 import msgspec
-import platformdirs
 
+from taximeter import places
 from taximeter.errors import ConfigError, RequestError
 from taximeter.records import MachineRate
 
-CONFIG_NAME: Final = "taximeter.toml"
 DEFAULT_MODEL: Final = "smollm2-135m-instruct"
 
 Weights = Literal["int4", "int8", "bf16", "f32"]
 KVFormat = Literal["bf16", "int8", "f32"]
-
-_APP: Final = "taximeter"
 
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
@@ -142,8 +136,8 @@ class Settings:
         if unknown := flags.keys() - set(_KEYS):
             raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
         told = _Told(problems)
-        home = _home(environ.get("TAXIMETER_HOME", ""))
-        config_path = (home or platformdirs.user_config_path(_APP, appauthor=False)) / CONFIG_NAME
+        home = places.home(environ)
+        config_path = Path(places.config_path(home))
         document: dict[str, object] = {}
         with told.of():
             document = _document(config_path)
@@ -159,17 +153,16 @@ class Settings:
         given = [*_from_file(config_path, document, told), *_from_environment(environ, told), *_from_flags(flags)]
         chosen = {key: value for _, key, value in given}  # the last one wins
         origins = {key: origin for origin, key, _ in given}
-        data_dir = home or platformdirs.user_data_path(_APP, appauthor=False)
-        cache_dir = home or platformdirs.user_cache_path(_APP, appauthor=False)
+        data_dir = Path(places.data_dir(home))
         # Two keys are shorter for people than for the code.
-        ledger_url = chosen.pop("ledger", f"sqlite:///{(data_dir / 'ledger.sqlite').absolute().as_posix()}")
+        ledger_url = chosen.pop("ledger", f"sqlite:///{Path(places.ledger_path(home)).as_posix()}")
         prices = chosen.pop("prices", None)
         with told.of():
             if isinstance(prices, Path) and not prices.is_file():
                 place = ("prices",) if origins["prices"].startswith("prices in ") else ()
                 raise ConfigError(f"{origins['prices']} names a file that does not exist: {prices}", place=place)
         values = {
-            "models_dir": cache_dir / "models",
+            "models_dir": Path(places.cache_dir(home)) / "models",
             "ledger_url": ledger_url,
             "spool_dir": data_dir / "spool",
             "prices_overlay": prices or config_path.with_name("prices.toml"),
@@ -178,7 +171,7 @@ class Settings:
         }
         # Each value has been checked by itself; `cls` cannot know.
         return cls(
-            home=home,
+            home=None if home is None else Path(home),
             config_path=config_path,
             upstream_tables=cast(dict[str, object], upstreams),
             route_tables=cast(list[object], routes),
@@ -202,15 +195,6 @@ class _Told:
             if self._problems is None:
                 raise
             self._problems.append(error)
-
-
-def _home(text: str) -> Path | None:
-    if not text:
-        return None
-    home = Path(text).expanduser().absolute()
-    if home.exists() and not home.is_dir():
-        raise ConfigError(f"TAXIMETER_HOME is {text!r}, which is not a folder")
-    return home
 
 
 def _from_flags(flags: Mapping[str, object]) -> Iterator[_Given]:

@@ -17,7 +17,7 @@ from taximeter.settings import DEFAULT_MODEL, Settings
 @pytest.fixture(autouse=True)
 def _no_settings_of_the_developer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The platform's own configuration folder is an empty one."""
-    monkeypatch.setattr("platformdirs.user_config_path", lambda *_args, **_flags: tmp_path / "no-config")
+    monkeypatch.setattr("taximeter.places._platforms", lambda kind, *_: str(tmp_path / f"no-{kind}"))
 
 
 def write(home: Path, text: str) -> dict[str, str]:

@@ -22,6 +22,7 @@ _COMMANDS = {
     "report": ("report", "report"),
     "receipts": ("receipts", "receipts"),
     "receipt": ("receipts", "receipt"),
+    "statusline": ("statusline", "statusline"),
     "run": ("run", "app"),
     "tasks": ("tasks", "app"),
     "import": ("importing", "import_logs"),

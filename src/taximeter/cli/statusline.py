@@ -1,0 +1,323 @@
+"""`taximeter statusline`: one line for prompts and editors, at once.
+
+It reads a few sums that the ledger keeps, by itself: what describes the ledger's tables takes longer to load than this
+line may take. Owns: the line, its own way to it, and that there is one of it at a time. Refuses to know: logs (`import`
+reads them), and nearly all of Taximeter: what is imported here is waited for at every prompt.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sqlite3
+import sys
+import time
+from datetime import datetime
+
+from taximeter import places
+from taximeter.errors import TaximeterError
+
+TYPE_CHECKING = False  # as type checkers read it; `typing` takes as long to load as all the rest
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Ask = Callable[..., list[tuple[object, ...]]]
+    Sums = tuple[int, int, int]
+    """Receipts, how many of them have no cost, and the cost of the others in picodollars."""
+
+PATIENCE_S = 0.015
+"""How long it waits for somebody to say something on stdin. One who never does is not waited for."""
+
+_BLOCK_H = 5
+_BACK_H = 31 * 24  # a silence that is longer ago begins no block that anybody would ask for
+_MOST_BYTES = 1 << 20
+_MOST_SESSIONS = 20
+_PICODOLLARS = 10**12
+_BUSY_S = 0.01
+
+
+def statusline() -> None:
+    """One line for prompts and editors: today's cost, this session's, and that of the five-hour block.
+
+    Reads what Claude Code says on stdin, where it says something. Takes some milliseconds, never waits for anybody, and
+    says in a line too when something is wrong.
+    """
+    told = read_told(0)
+    session = _text(told, "session_id")
+    try:
+        alone = _Alone(session)
+        try:
+            line = alone.earlier
+            if line is None:
+                line = _line(told, session, time.time())
+                alone.keep(line)
+        finally:
+            alone.close()
+    except (sqlite3.Error, OSError, ValueError, ImportError, TaximeterError) as error:
+        line = f"taximeter: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+    sys.stdout.write(line + "\n")
+
+
+def read_told(descriptor: int) -> Mapping[str, object]:
+    """What somebody says there in JSON; nothing where nobody says anything soon, or anything that can be read."""
+    until = time.monotonic() + PATIENCE_S
+    said = b""
+    try:
+        if os.isatty(descriptor):
+            return {}
+        while len(said) < _MOST_BYTES and (left := until - time.monotonic()) > 0:
+            if not select.select([descriptor], [], [], left)[0]:
+                break
+            part = os.read(descriptor, 1 << 16)
+            if not part:
+                break
+            said += part
+    except (OSError, ValueError):  # closed, or none at all
+        return {}
+    if not said.strip():
+        return {}
+    import json  # noqa: PLC0415  # most callers say nothing
+
+    try:
+        found: object = json.loads(said)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}  # pyright: ignore[reportUnknownVariableType]  # keys of JSON are texts
+
+
+def _line(told: Mapping[str, object], session: str | None, now: float) -> str:
+    asking = _Asking(_ledger_url())
+    try:
+        if asking.ask is None:
+            return "taximeter: no receipts yet"
+        parts = [_text(told, "model", "display_name") or "", *_costs(asking.ask, told, session, now)]
+    finally:
+        asking.close()
+    context = _number(told, "context_window", "used_percentage")
+    parts.append("" if context is None else f"context {context:.0f} %")
+    return " · ".join(part for part in parts if part)
+
+
+def _costs(ask: Ask, told: Mapping[str, object], session: str | None, now: float) -> list[str]:
+    parts = [_session_text(ask, session, told), f"today {_money(_closed(ask, _midnight(now), now))}"]
+    began = _block(ask, now)
+    if began is not None:
+        block = _closed(ask, began, now)
+        left_min = round((began + _BLOCK_H * 3600 - now) / 60)
+        parts.append(f"block {_money(block)}, {left_min // 60} h {left_min % 60:02} min left")
+        parts.append(f"{_dollars(block[2] * 3600 // max(60, round(now - began)))}/h")
+    return parts
+
+
+def _session_text(ask: Ask, session: str | None, told: Mapping[str, object]) -> str:
+    """What the session cost by the ledger; by its own account where the ledger has not heard of it."""
+    if session is None:
+        return ""
+    found = ask(
+        "SELECT receipts, unpriced, cost_dollars, cost_picodollars FROM group_totals"
+        " WHERE kind = 'session' AND name = ?",
+        session,
+    )
+    if found:
+        return f"session {_money(_sums(found[0]))}"
+    own = _number(told, "cost", "total_cost_usd")
+    return "" if own is None else f"session {_dollars(round(own * _PICODOLLARS))} by its own account"
+
+
+def _closed(ask: Ask, since: float, until: float) -> Sums:
+    """What was closed from `since` and before `until`: whole hours are kept as sums, what is before them is added
+    up."""
+    first = -int(-since // 3600) * 3600
+    parts = [
+        ask(
+            "SELECT sum(receipts), sum(unpriced), sum(cost_dollars), sum(cost_picodollars) FROM usage_by_hour"
+            " WHERE hour >= ? AND hour < ?",
+            _stored(first),
+            _stored(until),
+        )
+    ]
+    if since < first:
+        parts.append(
+            ask(
+                "SELECT count(*), count(*) - count(cost_dollars), sum(cost_dollars), sum(cost_picodollars)"
+                " FROM current_receipts WHERE closed_at >= ? AND closed_at < ?",
+                _stored(since),
+                _stored(min(first, until)),
+            )
+        )
+    receipts, unpriced, picodollars = 0, 0, 0
+    for part in parts:
+        more = _sums(part[0])
+        receipts, unpriced, picodollars = receipts + more[0], unpriced + more[1], picodollars + more[2]
+    return receipts, unpriced, picodollars
+
+
+def _block(ask: Ask, now: float) -> float | None:
+    """When the running five-hour block began, as `taximeter report --by block` has it; None while there is none. Goes
+    back hour by hour to a silence of five, for there a block must begin."""
+    hours: list[int] = []
+    before = _stored(now)
+    while True:
+        (found,) = ask("SELECT max(hour) FROM usage_by_hour WHERE hour < ?", before)
+        hour = None if found[0] is None else _seconds(str(found[0]))
+        if hour is None or (hours and hours[-1] - hour >= _BLOCK_H * 3600):
+            break
+        if not hours and now - hour >= _BLOCK_H * 3600:
+            return None
+        hours.append(hour)
+        if now - hour > _BACK_H * 3600:
+            return None
+        before = _stored(hour)
+    began: int | None = None
+    for hour in reversed(hours):
+        if began is None or hour >= began + _BLOCK_H * 3600:
+            began = hour
+    return began if began is not None and now < began + _BLOCK_H * 3600 else None
+
+
+class _Asking:
+    """A connection to the ledger, which is not changed by questions. `ask` is None where there is no ledger yet."""
+
+    def __init__(self, url: str) -> None:
+        scheme, separator, rest = url.partition("://")
+        self._connection = None
+        self.ask: Ask | None = None
+        if separator and scheme != "sqlite":
+            # Slower: its driver alone takes longer than the line may, and the network what it takes.
+            import psycopg  # noqa: PLC0415  # who keeps a file need not have it
+
+            self._connection = psycopg.connect(f"postgresql://{rest}", connect_timeout=1, autocommit=True)
+            execute = self._connection.execute
+            self.ask = lambda question, *values: list(execute(question.replace("?", "%s"), values))
+            return
+        path = os.path.expanduser(rest.removeprefix("/") if separator else url)
+        if os.path.exists(path):
+            self._connection = sqlite3.connect(path, timeout=_BUSY_S)
+            self._connection.execute("PRAGMA query_only = ON")
+            read = self._connection.execute
+            self.ask = lambda question, *values: read(question, values).fetchall()
+
+    def close(self) -> None:
+        """Let go of it."""
+        if self._connection is not None:
+            self._connection.close()
+
+
+def _ledger_url() -> str:
+    """As `Settings` finds it, without the rest of them."""
+    if url := os.environ.get("TAXIMETER_LEDGER"):
+        return url
+    home = places.home(os.environ)
+    try:
+        with open(places.config_path(home), encoding="utf-8") as file:
+            text = file.read()
+    except FileNotFoundError:
+        text = ""
+    if "ledger" in text:
+        import tomllib  # noqa: PLC0415  # few name another ledger
+
+        named = tomllib.loads(text).get("ledger")
+        if isinstance(named, str):
+            return named
+    return places.ledger_path(home)
+
+
+class _Alone:
+    """One at a time: whoever comes while another one is at it gets the session's last line, and does not ask.
+
+    `earlier` is that line, None for who is to find it out and `keep` it.
+    """
+
+    def __init__(self, session: str | None) -> None:
+        self._session = session or ""
+        self._descriptor: int | None = None
+        self.earlier: str | None = None
+        try:
+            import fcntl  # noqa: PLC0415  # not everywhere
+
+            path = os.path.join(places.data_dir(places.home(os.environ)), "statusline")
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.earlier = self._lines().get(self._session, "")
+        except (ImportError, OSError):
+            return  # where nothing can be kept, each one finds out by itself
+
+    def keep(self, line: str) -> None:
+        """For those who come meanwhile."""
+        if self._descriptor is None:
+            return
+        lines = self._lines()
+        lines.pop(self._session, None)
+        newest = [*lines.items(), (self._session, line)][-_MOST_SESSIONS:]
+        text = "".join(f"{name}\t{kept}\n" for name, kept in newest).encode("utf-8", "replace")
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, text, 0)
+
+    def close(self) -> None:
+        """Let the next one."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+
+    def _lines(self) -> dict[str, str]:
+        """The last lines by session: one a line, the session first."""
+        if self._descriptor is None:
+            return {}
+        text = os.pread(self._descriptor, _MOST_BYTES, 0).decode("utf-8", "replace")
+        pairs = (line.partition("\t") for line in text.splitlines())
+        return {session: line for session, _, line in pairs}
+
+
+def _text(told: Mapping[str, object], *place: str) -> str | None:
+    """A short printable text at a place of a JSON document."""
+    found = _at(told, place)
+    return found if isinstance(found, str) and found.isprintable() and 0 < len(found) <= 200 else None
+
+
+def _number(told: Mapping[str, object], *place: str) -> float | None:
+    """A number at a place of a JSON document, which is not negative."""
+    found = _at(told, place)
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    return float(found) if is_number and 0 <= found < 1e12 else None  # pyright: ignore[reportOperatorIssue, reportArgumentType]
+
+
+def _at(told: object, place: tuple[str, ...]) -> object:
+    for key in place:
+        told = told.get(key) if isinstance(told, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return told  # pyright: ignore[reportUnknownVariableType]
+
+
+def _sums(row: tuple[object, ...]) -> Sums:
+    receipts, unpriced, dollars, picodollars = (int(str(number or 0)) for number in row)
+    return receipts, unpriced, dollars * _PICODOLLARS + picodollars
+
+
+def _money(sums: Sums) -> str:
+    receipts, unpriced, picodollars = sums
+    if receipts and receipts == unpriced:
+        return f"{receipts:,} unpriced"
+    return _dollars(picodollars) + (f" + {unpriced:,} unpriced" if unpriced else "")
+
+
+def _dollars(picodollars: int) -> str:
+    """In cents, and to a hundredth of one below ten of them."""
+    decimals = 2 if picodollars >= _PICODOLLARS // 10 or picodollars == 0 else 4
+    units = (picodollars + _PICODOLLARS // 10**decimals // 2) * 10**decimals // _PICODOLLARS
+    return f"${units // 10**decimals:,}.{units % 10**decimals:0{decimals}}"
+
+
+def _midnight(now: float) -> float:
+    """When today began here."""
+    local = time.localtime(now)
+    return time.mktime((local.tm_year, local.tm_mon, local.tm_mday, 0, 0, 0, 0, 0, -1))
+
+
+def _stored(at: float) -> str:
+    """An instant as the ledger has it, to the microsecond."""
+    whole = int(at // 1)
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(whole))}.{int((at - whole) * 1e6):06}"
+
+
+def _seconds(stored: str) -> int:
+    """When an hour of the ledger began."""
+    return round(datetime.fromisoformat(f"{stored[:19]}+00:00").timestamp())
