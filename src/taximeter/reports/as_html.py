@@ -52,7 +52,7 @@ svg { width: 100%; height: auto; display: block; } svg text { font-size: 12px; f
 .legend { display: flex; flex-wrap: wrap; gap: .2rem 1rem; margin: .3rem 0 .8rem; color: var(--dim);
   font-size: .85rem; }
 .legend svg { width: .75rem; height: .75rem; display: inline-block; margin-right: .35rem; }
-.scroll { overflow-x: auto; }
+.scroll { overflow-x: auto; } .scroll svg { min-width: 40rem; }
 table { border-collapse: collapse; width: 100%; font-size: .85rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .6rem; text-align: left; white-space: nowrap; border-bottom: 1px solid var(--line); }
 th.n, td.n { text-align: right; } thead th { color: var(--dim); font-weight: 500; position: sticky; top: 0;
@@ -124,8 +124,8 @@ def _timeline(report: Report) -> list[str]:
     name = f"{'cost' if report.total.cost else 'tokens'} over time"
     return [
         "<h2>Over time</h2>",
-        _legend([group for group, _ in groups]),
-        over_time(bars, name=name, ticks=ticks, tick_texts=texts),
+        _legend(_present(report.total, groups)),
+        f'<div class="scroll">{over_time(bars, name=name, ticks=ticks, tick_texts=texts)}</div>',
     ]
 
 
@@ -143,8 +143,8 @@ def _rows(report: Report) -> list[str]:
     heading = f"By {heading_of(question.by)}" + (f", the first {len(rows)}" if len(report.rows) > len(rows) else "")
     return [
         f"<h2>{_text(heading)}</h2>",
-        _legend([group for group, _ in groups]),
-        by_row(bars, name=heading, amounts=amounts),
+        _legend(_present(report.total, groups)),
+        f'<div class="scroll">{by_row(bars, name=heading, amounts=amounts)}</div>',
     ]
 
 
@@ -209,6 +209,11 @@ def _amounts(sums: Sums, groups: Iterable[tuple[str, bool]]) -> list[Decimal]:
     money = sums.money_by_group()
     amounts = [money[group] if is_money else Decimal(sums.tokens_of(group)[0]) for group, is_money in groups]
     return [max(amount, Decimal(0)) for amount in amounts]
+
+
+def _present(total: Sums, groups: Sequence[tuple[str, bool]]) -> list[str]:
+    """The series for the legend, empty for what no bar has."""
+    return [group if amount else "" for (group, _), amount in zip(groups, _amounts(total, groups), strict=True)]
 
 
 def _amount_text(amount: Decimal, total: Sums) -> str:

@@ -19,6 +19,7 @@ from taximeter.reports.cells import (
     unpriced_text,
     whole_cost_text,
 )
+from taximeter.reports.periods import BLOCK
 from taximeter.reports.report import Report
 from taximeter.reports.sums import TOKEN_GROUPS, Sums
 from taximeter.reports.tasks import Costs, TaskFigures
@@ -40,6 +41,7 @@ def facts(report: Report) -> list[Fact]:
         *_percentiles(total),
         *_tasks(report.tasks, report.tasks_before),
         *_failures(total),
+        *_running_block(report),
         *_logs(total),
         ("basis", _bases(total)),
     ]
@@ -145,6 +147,21 @@ def _failures(total: Sums) -> list[Fact]:
     )
     cost = whole_cost_text(total.failed_cost, total.failed_unpriced)
     return [("incomplete", f"{total.failures:,} of {total.receipts:,} requests ({ended}): {cost}")]
+
+
+def _running_block(report: Report) -> list[Fact]:
+    """The block that has not ended yet: how long it lasts, and what it comes to if it goes on so."""
+    if report.question.by != "block" or report.question.until < report.made_at:
+        return []
+    block = report.rows[-1]
+    if block.since is None or block.since + BLOCK <= report.made_at or block.since == report.question.since:
+        return []
+    left, gone = block.since + BLOCK - report.made_at, report.made_at - block.since
+    cost, gone_s = block.sums.cost, max(60, round(gone.total_seconds()))
+    an_hour, more = cost * 3600 / gone_s, cost * round(left.total_seconds()) / gone_s
+    minutes = round(left.total_seconds() / 60)
+    text = f"{minutes // 60} h {minutes % 60:02} min left of the running block, {money_text(an_hour)} an hour"
+    return [("block", f"{text}; {money_text(cost + more)} at its end if it goes on so (modelled)")]
 
 
 def _logs(total: Sums) -> list[Fact]:

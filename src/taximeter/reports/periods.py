@@ -23,6 +23,7 @@ BLOCK: Final = timedelta(hours=5)
 _DAY: Final = timedelta(days=1)
 _AGO: Final = re.compile(r"(\d{1,5})\s*(h|d|w)", re.ASCII)
 _AGO_UNITS: Final = {"h": timedelta(hours=1), "d": _DAY, "w": 7 * _DAY}
+_YEARS: Final = range(1970, 3000)
 _COMPACT_DAY: Final = re.compile(r"\d{8}", re.ASCII)
 _WHAT_AN_INSTANT_IS: Final = "a day (2026-11-23), an instant (2026-11-23T14:30), 7d, 12h, 2w, today, yesterday or now"
 
@@ -53,24 +54,31 @@ def instant_named(text: str, zone: ZoneInfo, now: datetime, *, end: bool = False
     """The instant that people mean by `text`. A day is its beginning; as the `end` of a span it is the next day's, so
     that the last day is in it. Raises RequestError for what is none.
     """
-    word = text.strip().lower()
-    today = now.astimezone(zone).date()
-    named = {"today": today, "yesterday": today - _DAY}.get(word)
-    if word == "now":
-        return now
     try:
-        if (ago := _AGO.fullmatch(word)) is not None:
-            return now - int(ago[1]) * _AGO_UNITS[ago[2]]
-        if named is None and (_COMPACT_DAY.fullmatch(word) or len(word) == len("2026-11-23")):
-            named = date.fromisoformat(word)
-        if named is not None:
-            return midnight(named + _DAY if end else named, zone)
-        at = datetime.fromisoformat(text.strip())
-        return (at if at.tzinfo is not None else at.replace(tzinfo=zone)).astimezone(UTC)
+        at = _instant(text.strip(), zone, now, end=end)
+        if at.year not in _YEARS:
+            raise ValueError("no receipt is of that time")
     except (ValueError, OverflowError) as error:
         raise RequestError(
             f"{text!r} is no instant", param="until" if end else "since", hint=_WHAT_AN_INSTANT_IS
         ) from error
+    return at
+
+
+def _instant(text: str, zone: ZoneInfo, now: datetime, *, end: bool) -> datetime:
+    word = text.lower()
+    today = now.astimezone(zone).date()
+    named = {"today": today, "yesterday": today - _DAY}.get(word)
+    if word == "now":
+        return now
+    if (ago := _AGO.fullmatch(word)) is not None:
+        return now - int(ago[1]) * _AGO_UNITS[ago[2]]
+    if named is None and (_COMPACT_DAY.fullmatch(word) or len(word) == len("2026-11-23")):
+        named = date.fromisoformat(word)
+    if named is not None:
+        return midnight(named + _DAY if end else named, zone)
+    at = datetime.fromisoformat(text)
+    return (at if at.tzinfo is not None else at.replace(tzinfo=zone)).astimezone(UTC)
 
 
 def midnight(day: date, zone: ZoneInfo) -> datetime:

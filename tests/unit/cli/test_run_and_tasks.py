@@ -76,8 +76,8 @@ def test_its_exit_code_is_ours_and_the_tasks_end(gateway: str) -> None:
     assert done.stderr == (
         "taximeter: task Prüfung/ä failed (exit code 3): no request of it came through the gateway\n"
     )
-    finished = run("tasks", "finish", "Prüfung/ä")
-    assert finished.stdout == "task Prüfung/ä succeeded\n"
+    finished = run("task", "finish", "Prüfung/ä")
+    assert finished.stdout == "task Prüfung/ä succeeded: no requests yet\n"
 
 
 def test_a_gateway_that_is_not_there_changes_nothing_but_the_line(taximeter_home: Path) -> None:
@@ -120,7 +120,17 @@ def test_signals_reach_the_program(gateway: str, number: signal.Signals) -> None
         (["run", "--task", "x"], "command"),
         (["receipts", "--task", "x", "--run", "y"], "give one of"),
         (["receipts", "--label", "x"], "--label must be KEY=VALUE"),
-        (["tasks", "finish", "a\nb"], "NAME must be"),
+        (["task", "finish", "a\nb"], "NAME must be"),
+        (["task", "finish"], "no task has started"),
+        (["task", "assign", "x"], "say whose requests"),
+        (["task", "assign", "x", "--session", "s", "--run", "r"], "give one of"),
+        (["task", "assign", "--each", "model"], "--each is"),
+        (["task", "assign", "--each", "run", "--done-after", "soon"], "--done-after is"),
+        (["report", "--by", "colour"], "no report by"),
+        (["report", "--since", "soon"], "no instant"),
+        (["report", "--since", "2026-11-02", "--until", "2026-11-01"], "nothing between"),
+        (["report", "--timezone", "Atlantis"], "no time zone"),
+        (["report", "--json", "--csv"], "give one of"),
     ],
 )
 def test_what_makes_no_sense_is_told(arguments: list[str], told_of: str, taximeter_home: Path) -> None:
