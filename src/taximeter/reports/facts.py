@@ -68,10 +68,16 @@ def notes(report: Report) -> list[str]:
         said.append("no first token was seen: where answers come in one piece, nobody knows")
     if total.off_scale:
         said.append(f"{total.off_scale:,} figures are too large for a sum, and are in their receipts only")
-    if report.tasks.finished.at_least:
+    finished = report.tasks.finished
+    if unknown := finished.n - finished.priced:
         said.append(
-            f"{report.tasks.finished.at_least:,} of the finished tasks cost more than is known: some of their requests"
-            " have no known cost"
+            f"{unknown:,} of the {finished.n:,} finished tasks {'has' if unknown == 1 else 'have'} no known cost, and"
+            f" {'is' if unknown == 1 else 'are'} in no median"
+        )
+    if finished.at_least:
+        said.append(
+            f"{finished.at_least:,} of the {finished.n:,} finished tasks cost more than is known: some of their"
+            " requests have no known cost"
         )
     return said
 

@@ -40,9 +40,9 @@ class TaskLife:
 
     @property
     def is_priced(self) -> bool:
-        """Whether anything of it has a cost, so that there is a figure to compare; a task that asked nothing costs
-        nothing."""
-        return self.receipts == 0 or self.unpriced < self.receipts
+        """Whether anything of it has a cost, so that there is a figure to compare. What a task without receipts cost is
+        unknown: they may be in a log that nobody has imported."""
+        return self.unpriced < self.receipts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

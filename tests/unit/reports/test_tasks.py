@@ -76,10 +76,11 @@ def test_unpriced_is_carried_and_is_never_nothing() -> None:
     assert dict(facts(nothing))["cost"].startswith("? + 1 unpriced")
 
 
-def test_a_task_that_asked_nothing_costs_nothing() -> None:
-    """It finished all the same."""
+def test_a_task_without_receipts_did_not_cost_nothing() -> None:
+    """It finished, and nobody knows what it cost: its log may not be imported."""
     report = ask([a_receipt(dollars="1")], ends=[ended("silent")])
-    assert (report.tasks.finished.n, report.tasks.finished.median) == (1, Decimal(0))
+    assert (report.tasks.finished.n, report.tasks.finished.priced, report.tasks.finished.median) == (1, 0, None)
+    assert any("1 of the 1 finished tasks has no known cost" in note for note in notes(report))
 
 
 def test_another_word_on_the_end_changes_the_figures_and_no_receipt() -> None:

@@ -142,7 +142,7 @@ def receipts(draw: st.DrawFn) -> Receipt:
     )
 
 
-_words = st.one_of(
+words = st.one_of(
     st.builds(
         TaskWord,
         verb=st.just(TaskVerb.ASSIGN),
@@ -160,15 +160,15 @@ _words = st.one_of(
         idle_s=st.none() | st.integers(1, 10**6),
     ),
 )
-_ends = st.builds(ended, st.sampled_from(("a", "b", "c", "w")), instants, succeeded=st.booleans())
+ends = st.builds(ended, st.sampled_from(("a", "b", "c", "w")), instants, succeeded=st.booleans())
 
 worlds = st.builds(
-    lambda found, words, ends: ReceiptsInMemory(
+    lambda found, said, ended: ReceiptsInMemory(
         found,
-        sorted(words, key=lambda word: word.said_at),
-        sorted(ends, key=lambda end: end.finished_at or NOW),
+        sorted(said, key=lambda word: word.said_at),
+        sorted(ended, key=lambda end: end.finished_at or NOW),
     ),
     st.lists(receipts(), max_size=12),
-    st.lists(_words, max_size=4),
-    st.lists(_ends, max_size=4),
+    st.lists(words, max_size=4),
+    st.lists(ends, max_size=4),
 )

@@ -1,0 +1,152 @@
+"""`taximeter report` on a ledger, through its own door, on real terminals."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import io
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from taximeter.ledger import Ledger
+from taximeter.records import Timing
+from tests.unit.reports.worlds import a_receipt
+
+TODAY = datetime.now(UTC) - timedelta(minutes=1)
+
+
+@pytest.fixture
+def ledger(taximeter_home: Path) -> Path:
+    """Two tasks of $12.00 together, three receipts without a price, and one without a task."""
+    timing = Timing(gateway_ns=10**6, upstream_ns=99 * 10**6, total_ns=10**8, first_token_ns=3 * 10**7)
+    receipts = [
+        a_receipt(TODAY, dollars="7.50", task="write the importer for somebody else's logs", timing=timing),
+        a_receipt(TODAY, dollars="4.00", task="triage"),
+        a_receipt(TODAY, dollars=None, task="triage"),
+        a_receipt(TODAY, dollars=None, task="triage"),
+        a_receipt(TODAY, dollars="0.50", model="claude-sonnet-5-5"),
+        a_receipt(TODAY, dollars=None),
+    ]
+    with Ledger.open(str(taximeter_home / "ledger.sqlite")) as opened:
+        for future in [opened.append(receipt) for receipt in receipts]:
+            future.result()
+    return taximeter_home
+
+
+def run(*arguments: str) -> str:
+    command = [sys.executable, "-m", "taximeter", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def on_a_terminal(width: int, *arguments: str) -> str:
+    """What a terminal of that width gets."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+    environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR", "LINES")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "taximeter", *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**environ, "TERM": "xterm-256color"},
+    ) as process:
+        os.close(theirs)
+        said = b""
+        while True:
+            try:
+                part = os.read(ours, 1 << 16)
+            except OSError:  # how Linux says that the other end is closed
+                break
+            if not part:
+                break
+            said += part
+    os.close(ours)
+    assert process.returncode == 0, said
+    return said.decode()
+
+
+def test_a_newcomer_sees_seven_days_by_task(ledger: Path) -> None:
+    """Without any flag; $12.00 + 3 unpriced, and no colours where nobody sees them."""
+    told = run("report")
+    assert told.startswith("by task\n")
+    assert "\x1b" not in told
+    total = next(text for text in told.splitlines() if text.startswith("total"))
+    assert "$12.0000  + 3 unpriced" in total
+    assert "cost        $12.0000 + 3 unpriced; nothing in the" in told
+    assert "3 of 6 requests have no known cost" in told
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_it_fits_the_terminal(ledger: Path, width: int) -> None:
+    """Columns go before anything is cut; names are cut with a sign; the cost and what it leaves out always stand."""
+    told = on_a_terminal(width, "report")
+    assert "\x1b[" in told
+    plain = [re.sub(r"\x1b\[[0-9;]*m", "", text).rstrip("\r") for text in told.split("\n")]
+    assert max(map(len, plain)) <= width
+    rows = [text for text in plain if text.startswith(("triage", "write the", "(no task)", "total"))]
+    assert len(rows) == 4
+    assert "$7.5000" in rows[0]
+    assert all("+ " in text and "unpriced" in text for text in rows[1:])
+
+
+def test_every_form_says_the_same(ledger: Path, tmp_path: Path) -> None:
+    """JSON, CSV, Markdown and HTML."""
+    told = json.loads(run("report", "--json"))
+    assert (told["version"], told["by"], told["total"]["cost"], told["total"]["unpriced"]) == (1, "task", "12", 3)
+    lines = list(csv.DictReader(io.StringIO(run("report", "--csv"))))
+    assert sum(Decimal(each["cost"]) for each in lines) == 12
+    assert [each["name"] for each in lines] == [row["name"] or "" for row in told["rows"]]
+    assert "| **total** |" in run("report", "--markdown")
+    page = tmp_path / "report.html"
+    assert run("report", "--html", str(page)) == f"wrote {page}\n"
+    assert "$12.0000 + 3 unpriced" in page.read_text("utf-8")
+    assert run("report", "--html", "-").startswith("<!doctype html>")
+
+
+def test_filters_and_views(ledger: Path) -> None:
+    """Only one task's requests, by model; the percentiles with their n."""
+    told = json.loads(run("report", "--by", "model", "--task", "triage", "--json"))
+    assert (told["total"]["requests"], told["only"]) == (3, {"task": "triage"})
+    time = run("report", "--by", "model", "--show", "time")
+    assert "n(TTFT)" in time
+    assert "p50 30.0 ms" in time
+    assert "(n = 1 of 6)" in time
+    dollars = run("report", "--by", "day", "--timezone", "Asia/Kolkata", "--show", "dollars")
+    assert "(Asia/Kolkata)" in dollars
+
+
+def test_where_nothing_is_it_says_where_something_is(ledger: Path, taximeter_home: Path) -> None:
+    """An empty span, and an empty ledger."""
+    assert "no receipts then; the newest is of" in run("report", "--since", "2020-01-01", "--until", "2020-01-02")
+    (taximeter_home / "ledger.sqlite").unlink()
+    assert "no receipts yet: `taximeter import` reads logs that exist" in run("report")
+
+
+def test_a_task_in_the_middle_of_the_work(ledger: Path) -> None:
+    """Start, finish without a name, assign, take back; each says what it comes to."""
+    assert "task login has started" in run("task", "start", "login")
+    with Ledger.open(str(ledger / "ledger.sqlite")) as opened:
+        opened.append(a_receipt(datetime.now(UTC), dollars="0.25", session="s")).result()
+    assert run("task", "finish", "--failed") == "task login failed: 1 request, $0.2500\n"
+    assert run("task", "assign", "other", "--session", "s") == "task other: 1 request, $0.2500\n"
+    assert run("task", "assign", "--session", "s") == "session s belongs to the tasks that its requests name\n"
+    assert "each session is a task by itself" in run("task", "assign", "--each", "session", "--done-after", "2h")
+    rules = json.loads(run("task", "rules", "--json"))
+    assert (rules["assigned"], rules["each"], rules["idle_s"]) == ([], "session", 7200)
+    tasks = {each["task"]["name"]: each for each in json.loads(run("tasks", "--json"))["tasks"]}
+    assert (tasks["login"]["sums"]["cost"], tasks["login"]["task"]["succeeded"]) == ("0.25", False)
+    rows = {row["name"]: row for row in json.loads(run("report", "--by", "task", "--json"))["rows"]}
+    assert (rows["login"]["cost"], rows["login"]["task"]["state"]) == ("0.25", "failed")
