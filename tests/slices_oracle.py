@@ -109,7 +109,7 @@ def slice_of(interval: int, name: str | None, receipts: Sequence[Receipt]) -> Sl
             phases_ns.update(receipt.timing.phases())
     failed = [receipt for receipt in receipts if receipt.outcome is not Outcome.COMPLETED]
     timings = [receipt.timing for receipt in receipts if receipt.timing is not None]
-    said = [cost for receipt in receipts if (cost := receipt.cost_reported) is not None]
+    said = [receipt.cost_reported for receipt in receipts if receipt.cost_reported is not None]
     return Slice(
         interval=interval,
         name=name,

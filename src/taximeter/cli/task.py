@@ -83,7 +83,7 @@ def finish(
         named = _last_started(ledger) if name is None else _checked(name)
         ledger.finish_task(named, not failed, now).result()
         task = ledger.task(named)
-        sums = ledger.task_slices([named], now)
+        sums = ledger.task_slices([named], now, percentiles=False)
     if as_json:
         print_json(task)
     else:
@@ -138,7 +138,7 @@ def assign(
         )
     with _ledger() as ledger:
         ledger.say(word)
-        sums = [] if name is None else ledger.task_slices([name], now)
+        sums = [] if name is None else ledger.task_slices([name], now, percentiles=False)
     if as_json:
         print_json(word)
     elif name is not None:

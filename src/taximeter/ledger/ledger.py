@@ -37,7 +37,7 @@ from taximeter.ledger.sqlite import Sqlite
 from taximeter.ledger.totals import GroupTotals, Slice, UsageTotals
 from taximeter.ledger.transactions import interrupt, losses, tell_loss, unheard_of, writers_with_notes
 from taximeter.ledger.writer import LedgerCounts, Writer
-from taximeter.records import Receipt, Request, Task, TaskWords, new_id
+from taximeter.records import Receipt, Request, Task, TaskWord, TaskWords, new_id
 
 if TYPE_CHECKING:
     from taximeter.ledger.reader import Reader
@@ -292,9 +292,30 @@ class Ledger:
         """The hours of UTC in which something was closed from `since` and before `until`."""
         return self._reading().active_hours(since, until)
 
+    def say(self, word: TaskWord) -> None:
+        """Write down whose requests are a task's. Receipts stay as they are; what was said before does too, and the
+        last word on each thing counts. Durable when it returns."""
+        from taximeter.ledger import task_words  # noqa: PLC0415  # as in `_reading`
+
+        session = self._database.session(patience_s=self._busy_timeout_s)
+        try:
+            with session.transaction():
+                task_words.say(session, word)
+        finally:
+            session.close()
+
     def task_rules(self) -> TaskWords:
-        """What people's words about tasks come to."""
-        return TaskWords()
+        """What those words come to."""
+        return self._reading().task_rules()
+
+    def finished_tasks(self, since: datetime, until: datetime) -> list[Task]:
+        """Tasks whose end, by the last word on it, was from `since` and before `until`, and which did not start
+        again; in the order of their ends."""
+        return self._reading().finished_tasks(since, until)
+
+    def tasks_named(self, names: Collection[str]) -> dict[str, Task]:
+        """How these tasks stand, by name; those that nobody said anything of are not in it."""
+        return self._reading().tasks_named(names)
 
     def groups(self, kind: str, since: datetime | None = None, limit: int = 50) -> list[GroupTotals]:
         """The groups of one kind that had a receipt since then, those with the newest first."""

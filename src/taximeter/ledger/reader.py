@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from taximeter.errors import LedgerError
-from taximeter.ledger import hours, rows
+from taximeter.ledger import hours, rows, task_words
 from taximeter.ledger.columns import MONEY_COLUMNS
 from taximeter.ledger.database import Database, as_ledger_error
 from taximeter.ledger.documents import record_from
@@ -129,6 +129,21 @@ class Reader:
         question = sa.select(this.document).where(this.name == rows.stored_name(name)).order_by(this.number)
         with self._snapshot() as connection:
             return [record_from(document, Task) for document in connection.scalars(question)]
+
+    def task_rules(self) -> TaskWords:
+        """See `Ledger.task_rules`."""
+        with self._snapshot() as connection:
+            return task_words.rules(connection)
+
+    def finished_tasks(self, since: datetime, until: datetime) -> list[Task]:
+        """See `Ledger.finished_tasks`."""
+        with self._snapshot() as connection:
+            return task_words.finished(connection, since, until)
+
+    def tasks_named(self, names: Collection[str]) -> dict[str, Task]:
+        """See `Ledger.tasks_named`."""
+        with self._snapshot() as connection:
+            return task_words.standing(connection, names)
 
     def close(self) -> None:
         """Let go of the file."""

@@ -281,14 +281,22 @@ def _scalar(session: Session, question: str, *values: object) -> object:
 
 
 def _write_task_end(session: Session, entry: TaskEnd) -> None:
-    """What was said before stays. The same word again is no news, and neither is one that comes twice because nobody
-    knew whether it had been written."""
+    """What was said before stays. The same word again is no news, unless the task has started anew since; and neither
+    is one that comes twice because nobody knew whether it had been written."""
     name, succeeded = rows.stored_name(entry.task.name), entry.task.succeeded
     said = session.ask("SELECT number, succeeded, document FROM task_ends WHERE name = ? ORDER BY number", name)
-    if any(text == entry.document for _, _, text in said) or (said and bool(said[-1][1]) == succeeded):
+    if any(text == entry.document for _, _, text in said):
+        return
+    if said and bool(said[-1][1]) == succeeded and not session.ask(_STARTED_SINCE, name, name):
         return
     number = said[-1][0] + 1 if said else 1
     session.tell(_INSERT_TASK_END, [(name, number, entry.finished_at, succeeded, entry.document)])
+
+
+_STARTED_SINCE = (
+    "SELECT 1 FROM task_rules WHERE word = 'start' AND task = ? AND said_at >="
+    " (SELECT finished_at FROM task_ends WHERE name = ? ORDER BY number DESC LIMIT 1) LIMIT 1"
+)
 
 
 def tell_loss(session: Session, writer_id: str, receipts: int, at: datetime) -> None:

@@ -64,7 +64,7 @@ def test_today_and_the_block_are_those_of_the_reports(taximeter_home: Path, zone
     """Days of the machine's own zone, also where they begin within an hour; blocks from a silence of five hours."""
     minutes = (3, 50, 200, 330, 400, 560, 571, 800, 1200, 2000)
     receipts = [
-        a_receipt(NOW - timedelta(minutes=minute), dollars=None if minute == 330 else f"{minute}.125")
+        a_receipt(NOW - timedelta(minutes=minute), dollars=None if minute == 330 else f"{minute}.12")
         for minute in minutes
     ]
     fill(receipts, taximeter_home)

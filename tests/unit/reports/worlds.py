@@ -82,6 +82,7 @@ _names = st.none() | st.sampled_from(("a", "b", "日本", "=SUM(A1)", "<b>&\"'|*
 # Around midnights and the ends of summer time in both halves of the world, to the microsecond.
 instants = st.one_of(
     st.datetimes(MONTHS_AGO.replace(tzinfo=None), NOW.replace(tzinfo=None), timezones=st.just(UTC)),
+    st.datetimes(NOW.replace(tzinfo=None) - timedelta(days=5), NOW.replace(tzinfo=None), timezones=st.just(UTC)),
     st.builds(
         lambda day, hour, microsecond: (
             datetime(2026, 10, 25, tzinfo=UTC) + timedelta(days=day, hours=hour, microseconds=microsecond)
@@ -130,7 +131,7 @@ def receipts(draw: st.DrawFn) -> Receipt:
             task=draw(_names),
             run=draw(_names),
             session=draw(_names),
-            labels=draw(st.dictionaries(st.sampled_from(("team", "Branch")), st.sampled_from(("x", "y")), max_size=2)),
+            labels=draw(st.dictionaries(st.sampled_from(("team", "branch")), st.sampled_from(("x", "y")), max_size=2)),
         ),
         closed_at=at,
         outcome=draw(st.sampled_from(Outcome)),
