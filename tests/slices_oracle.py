@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import pairwise
@@ -39,19 +40,36 @@ class ReceiptsInMemory:
         self._starts = {word.task: word.said_at for word in words if word.verb == "start"}
         self._ends = {end.name: end for end in ends}
 
-    def slices(self, by: str | None, edges: Sequence[datetime], *, only: Sequence[tuple[str, str]] = ()) -> list[Slice]:
+    def slices(
+        self,
+        by: str | None,
+        edges: Sequence[datetime],
+        *,
+        only: Sequence[tuple[str, str]] = (),
+        percentiles: bool = True,
+    ) -> list[Slice]:
         heaps: dict[tuple[int, str | None], list[Receipt]] = {}
         for receipt in self._receipts:
             groups = groups_of(receipt, self._words)
             for interval, (since, until) in enumerate(pairwise(edges)):
                 if since <= receipt.closed_at < until and all(groups.get(kind) == name for kind, name in only):
                     heaps.setdefault((interval, None if by is None else groups.get(by)), []).append(receipt)
-        return [slice_of(interval, name, heap) for (interval, name), heap in heaps.items()]
+        slices = [slice_of(interval, name, heap) for (interval, name), heap in heaps.items()]
+        none = Percentiles()
+        return (
+            slices if percentiles else [replace(one, first_token=none, inter_token=none, total=none) for one in slices]
+        )
 
     def task_slices(
-        self, names: Collection[str], until: datetime, *, only: Sequence[tuple[str, str]] = ()
+        self,
+        names: Collection[str],
+        until: datetime,
+        *,
+        only: Sequence[tuple[str, str]] = (),
+        percentiles: bool = True,
     ) -> list[Slice]:
-        return [part for part in self.slices("task", [_BEGINNING, until], only=only) if part.name in names]
+        found = self.slices("task", [_BEGINNING, until], only=only, percentiles=percentiles)
+        return [part for part in found if part.name in names]
 
     def active_hours(self, since: datetime, until: datetime) -> list[datetime]:
         closed = {receipt.closed_at for receipt in self._receipts if since <= receipt.closed_at < until}

@@ -20,6 +20,7 @@ from taximeter.errors import TaximeterError
 TYPE_CHECKING = False  # as type checkers read it; `typing` takes as long to load as all the rest
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Any
 
     Ask = Callable[..., list[tuple[object, ...]]]
     Sums = tuple[int, int, int]
@@ -86,13 +87,13 @@ def read_told(descriptor: int) -> Mapping[str, object]:
 
 
 def _line(told: Mapping[str, object], session: str | None, now: float) -> str:
-    asking = _Asking(_ledger_url())
+    ledger = _Ledger(_ledger_url())
     try:
-        if asking.ask is None:
+        if not ledger.is_there:
             return "taximeter: no receipts yet"
-        parts = [_text(told, "model", "display_name") or "", *_costs(asking.ask, told, session, now)]
+        parts = [_text(told, "model", "display_name") or "", *_costs(ledger.ask, told, session, now)]
     finally:
-        asking.close()
+        ledger.close()
     context = _number(told, "context_window", "used_percentage")
     parts.append("" if context is None else f"context {context:.0f} %")
     return " · ".join(part for part in parts if part)
@@ -175,27 +176,33 @@ def _block(ask: Ask, now: float) -> float | None:
     return began if began is not None and now < began + _BLOCK_H * 3600 else None
 
 
-class _Asking:
-    """A connection to the ledger, which is not changed by questions. `ask` is None where there is no ledger yet."""
+class _Ledger:
+    """A connection to the ledger, which no question changes."""
 
     def __init__(self, url: str) -> None:
         scheme, separator, rest = url.partition("://")
-        self._connection = None
-        self.ask: Ask | None = None
+        self._connection: Any = None
+        self._mark = "?"
         if separator and scheme != "sqlite":
             # Slower: its driver alone takes longer than the line may, and the network what it takes.
             import psycopg  # noqa: PLC0415  # who keeps a file need not have it
 
             self._connection = psycopg.connect(f"postgresql://{rest}", connect_timeout=1, autocommit=True)
-            execute = self._connection.execute
-            self.ask = lambda question, *values: list(execute(question.replace("?", "%s"), values))
+            self._mark = "%s"
             return
         path = os.path.expanduser(rest.removeprefix("/") if separator else url)
         if os.path.exists(path):
             self._connection = sqlite3.connect(path, timeout=_BUSY_S)
             self._connection.execute("PRAGMA query_only = ON")
-            read = self._connection.execute
-            self.ask = lambda question, *values: read(question, values).fetchall()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is one yet."""
+        return self._connection is not None
+
+    def ask(self, question: str, *values: object) -> list[tuple[object, ...]]:
+        """All rows of the answer."""
+        return self._connection.execute(question.replace("?", self._mark), values).fetchall()
 
     def close(self) -> None:
         """Let go of it."""

@@ -51,7 +51,7 @@ def _by_rule(ledger: Ledger, limit: int) -> list[GroupTotals]:
     from taximeter.ledger import GroupTotals  # noqa: PLC0415  # as in `tasks`
     from taximeter.reports.sums import Sums  # noqa: PLC0415
 
-    slices = ledger.slices("task", [_BEGINNING, SYSTEM_CLOCK.utc_now()])
+    slices = ledger.slices("task", [_BEGINNING, SYSTEM_CLOCK.utc_now()], percentiles=False)
     newest = sorted(slices, key=lambda part: (part.last_at, part.name or ""), reverse=True)
     return [
         GroupTotals(

@@ -26,13 +26,25 @@ _DAYS_UP_TO: Final = timedelta(days=120)
 class Receipts(Protocol):
     """What a report asks of a ledger. Receipts that another one corrects are in no answer."""
 
-    def slices(self, by: str | None, edges: Sequence[datetime], *, only: Sequence[tuple[str, str]] = ()) -> list[Slice]:
+    def slices(
+        self,
+        by: str | None,
+        edges: Sequence[datetime],
+        *,
+        only: Sequence[tuple[str, str]] = (),
+        percentiles: bool = True,
+    ) -> list[Slice]:
         """What was closed from `edges[i]` and before `edges[i + 1]`, by i and by the name of kind `by`; with None by i
         alone. Everything belongs to all of `only`. Tasks are those of `task_rules`."""
         ...
 
     def task_slices(
-        self, names: Collection[str], until: datetime, *, only: Sequence[tuple[str, str]] = ()
+        self,
+        names: Collection[str],
+        until: datetime,
+        *,
+        only: Sequence[tuple[str, str]] = (),
+        percentiles: bool = True,
     ) -> list[Slice]:
         """All of these tasks' receipts that were closed before `until`."""
         ...
@@ -109,7 +121,7 @@ def answer(receipts: Receipts, question: Question, now: datetime, *, timeline: b
         before=added(earlier, wholes.get(0)),
         tasks=figures_of(lives),
         tasks_before=figures_of(lives_before),
-        timeline=tuple(_by_time(receipts, question, timeline_edges(question))) if timeline else (),
+        timeline=tuple(_by_time(receipts, question, timeline_edges(question), percentiles=False)) if timeline else (),
     )
 
 
@@ -135,7 +147,7 @@ def telling_kind(receipts: Receipts, since: datetime, until: datetime) -> str:
     """What a report of that span is by where nobody says: by task, by session where nothing belongs to a task, and by
     model where nothing belongs to a session either."""
     for kind in ("task", "session"):
-        if any(part.name is not None for part in receipts.slices(kind, [since, until])):
+        if any(part.name is not None for part in receipts.slices(kind, [since, until], percentiles=False)):
             return kind
     return "model"
 
@@ -164,9 +176,12 @@ def timeline_edges(question: Question) -> list[datetime]:
     return periods.day_edges(since, until, zone, periods.week_of, periods.next_week)
 
 
-def _by_time(receipts: Receipts, question: Question, edges: Sequence[datetime]) -> list[Row]:
+def _by_time(
+    receipts: Receipts, question: Question, edges: Sequence[datetime], *, percentiles: bool = True
+) -> list[Row]:
     """Periods in which something happened, oldest first."""
-    slices = sorted(receipts.slices(None, edges, only=question.only), key=lambda part: part.interval)
+    found = receipts.slices(None, edges, only=question.only, percentiles=percentiles)
+    slices = sorted(found, key=lambda part: part.interval)
     return [
         Row(since=edges[part.interval], until=edges[part.interval + 1], sums=Sums.of(part))
         for part in slices
@@ -189,10 +204,10 @@ def _lives(receipts: Receipts, question: Question, now: datetime) -> tuple[list[
     for (since, until), ended in zip(spans, ends, strict=True):
         names = set(ended)
         if idle_s is not None:
-            active = receipts.slices("task", [since, until], only=question.only)
+            active = receipts.slices("task", [since, until], only=question.only, percentiles=False)
             silent = {part.name for part in active if part.name is not None}
             names |= silent - receipts.tasks_named(silent).keys()
-        slices = receipts.task_slices(names, now, only=question.only) if names else []
+        slices = receipts.task_slices(names, now, only=question.only, percentiles=False) if names else []
         lives = lives_of(names, ended, slices, idle_s=idle_s, now=now).values()
         found.append(
             [
@@ -209,7 +224,7 @@ def _with_lives(receipts: Receipts, question: Question, rows: Sequence[Row], now
     names = [row.name for row in rows if row.name is not None]
     if not names:
         return list(rows)
-    slices = receipts.task_slices(names, now, only=question.only)
+    slices = receipts.task_slices(names, now, only=question.only, percentiles=False)
     idle_s = receipts.task_rules().idle_s
     lives = lives_of(names, receipts.tasks_named(names), slices, idle_s=idle_s, now=now)
     return [row if row.name is None else replace(row, task=lives[row.name]) for row in rows]
