@@ -110,7 +110,8 @@ def test_json_csv_tables_and_html_say_the_same_numbers(
         )
         assert (line["name"] or None) in (row["name"], f"'{row['name']}")
         for group in MONEY_GROUPS:
-            assert line[f"cost_{group.replace(' ', '_')}"] == row["cost_by"].get(group, "0")
+            key = group.replace(" ", "_")
+            assert line[f"cost_{key}"] == row["cost_by"].get(key, "0")
         for leaf in Usage.INPUT_LEAVES + Usage.OUTPUT_LEAVES:
             assert int(line[leaf]) == row["tokens"].get(leaf, 0)
     assert exact_sum(Decimal(line["cost"]) for line in lines) == Decimal(told["total"]["cost"])

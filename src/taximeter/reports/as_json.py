@@ -43,12 +43,12 @@ def sums_json(sums: Sums) -> dict[str, Json]:
         "failures": sums.failures,
         "outcomes": {outcome.value: count for outcome, count in sorted(sums.outcomes.items()) if count},
         "tokens": {leaf: count for leaf, count in sums.tokens.items() if count},
-        "tokens_by": {group: sums.tokens_of(group)[0] for group in TOKEN_GROUPS},
+        "tokens_by": {_key(group): sums.tokens_of(group)[0] for group in TOKEN_GROUPS},
         "total_tokens": sums.total_tokens,
         "unknown": to_json(sums.unknown),
         "cost": to_json(sums.cost),
         "unpriced": sums.unpriced,
-        "cost_by": {group: to_json(amount) for group, amount in sums.money_by_group().items() if amount},
+        "cost_by": {_key(group): to_json(amount) for group, amount in sums.money_by_group().items() if amount},
         "cost_by_unit": to_json(sums.money),
         "failed_cost": to_json(sums.failed_cost),
         "failed_unpriced": sums.failed_unpriced,
@@ -66,6 +66,10 @@ def sums_json(sums: Sums) -> dict[str, Json]:
         "last_at": to_json(sums.last_at),
         "off_scale": sums.off_scale,
     }
+
+
+def _key(group: str) -> str:
+    return group.replace(" ", "_")
 
 
 def _row(report: Report, row: Row) -> dict[str, Json]:

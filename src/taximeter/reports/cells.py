@@ -66,7 +66,7 @@ def columns(report: Report, view: View = View.TOKENS) -> list[Column]:
         )
 
     made += _task_columns(rows)
-    add("requests", lambda sums: f"{sums.receipts:,}", 60)
+    add("requests", lambda sums: f"{sums.receipts:,}", 28 if view is View.DOLLARS else 60)
     add("failed", lambda sums: f"{sums.failures:,}" if sums.failures else "", 20)
     match view:
         case View.TOKENS:
