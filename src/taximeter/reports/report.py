@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Final, Protocol
 
 from taximeter.ledger import Slice
@@ -19,6 +20,7 @@ from taximeter.reports.sums import Sums, added
 from taximeter.reports.tasks import TaskFigures, TaskLife, figures_of, lives_of
 
 _BEGINNING: Final = datetime(1970, 1, 2, tzinfo=UTC)
+_BACK: Final = (timedelta(days=2), timedelta(days=14), timedelta(days=90))
 _HOURS_UP_TO: Final = timedelta(days=3)  # a timeline has points to be seen, and not more than fit
 _DAYS_UP_TO: Final = timedelta(days=120)
 
@@ -163,7 +165,21 @@ def _edges(receipts: Receipts, question: Question) -> list[datetime]:
         case "month":
             return periods.day_edges(since, until, zone, periods.month_of, periods.next_month)
         case _:
-            return periods.block_edges(since, until, periods.blocks(receipts.active_hours(_BEGINNING, until)))
+            return periods.block_edges(since, until, blocks_within(receipts, since, until))
+
+
+def blocks_within(receipts: Receipts, since: datetime, until: datetime) -> list[datetime]:
+    """When those blocks began that have anything in the span. A silence of five hours before it is enough to know, and
+    is not far as a rule."""
+    for back in _BACK:
+        start = since - back
+        hours = receipts.active_hours(start, until)
+        for earlier, later in pairwise([start, *hours]):
+            if later - earlier >= periods.BLOCK and earlier + periods.BLOCK <= since:
+                return periods.blocks([hour for hour in hours if hour >= later])
+        if not hours:
+            return []
+    return periods.blocks(receipts.active_hours(_BEGINNING, until))
 
 
 def timeline_edges(question: Question) -> list[datetime]:

@@ -15,6 +15,9 @@ from hypothesis import strategies as st
 from taximeter.errors import RequestError
 from taximeter.reports import periods
 from taximeter.reports.question import Question, default_since, kind_named
+from taximeter.reports.report import blocks_within
+from tests.slices_oracle import ReceiptsInMemory
+from tests.unit.reports.worlds import a_receipt
 
 NOW = datetime(2026, 11, 30, 9, 30, tzinfo=UTC)
 LOS_ANGELES = ZoneInfo("America/Los_Angeles")
@@ -78,6 +81,18 @@ def test_blocks_are_those_of_one_walk_through_all_activity(hours: set[int]) -> N
     for earlier, later in pairwise(active):
         if later - earlier >= periods.BLOCK:
             assert periods.blocks(active[active.index(later) :]) == [at for at in begun if at >= later]
+
+
+@given(st.sets(st.integers(0, 24 * 40), max_size=200), st.integers(0, 24 * 40), st.booleans())
+def test_blocks_of_a_span_are_those_of_all_time(hours: set[int], first: int, without_a_silence: bool) -> None:
+    """Found without looking further back than to a silence; where there is none, at all of it."""
+    begin = NOW - timedelta(days=50)
+    hours = {hour + 4 * place for hour in hours for place in range(6 if without_a_silence else 1)}
+    world = ReceiptsInMemory([a_receipt(begin + timedelta(hours=hour)) for hour in sorted(hours)])
+    since, until = begin + timedelta(hours=first, minutes=30), NOW + timedelta(days=1)
+    every = periods.blocks(world.active_hours(begin - timedelta(days=1), until))
+    touching = [at for at in every if at + periods.BLOCK > since]
+    assert [at for at in blocks_within(world, since, until) if at + periods.BLOCK > since] == touching
 
 
 @pytest.mark.parametrize(
