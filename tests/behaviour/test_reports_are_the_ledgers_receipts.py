@@ -103,7 +103,7 @@ def test_a_task_is_what_its_user_says_and_can_be_said_anew() -> None:
     hour = timedelta(hours=1)
     found = [
         a_receipt(NOW - 5 * hour, session="s", dollars="1"),
-        a_receipt(NOW - 4 * hour, run="r", labels={"Ticket": "7"}, dollars="2"),
+        a_receipt(NOW - 4 * hour, run="r", labels={"ticket": "7"}, dollars="2"),
         a_receipt(NOW - 3 * hour, task="own", session="s", dollars="4"),
         a_receipt(NOW - 2 * hour, dollars="8"),
     ]

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
@@ -32,6 +33,7 @@ from taximeter.ledger.journal import Journal
 from taximeter.ledger.keeper import Keeper, drain
 from taximeter.ledger.late import LateDatabase, NoSession, may_come_back
 from taximeter.ledger.liveness import WriterLock, WriterLocks
+from taximeter.ledger.rows import stored_name
 from taximeter.ledger.spool import JOURNAL, SPOOL, Spool, writers_with_spools
 from taximeter.ledger.sqlite import Sqlite
 from taximeter.ledger.totals import GroupTotals, Slice, UsageTotals
@@ -323,9 +325,10 @@ class Ledger:
 
     def task(self, name: str) -> Task | None:
         """The task as it stands: unfinished when only receipts speak of it, None when nothing does."""
-        words = self.task_words(name)
-        if words:
-            return words[-1]
+        stored = stored_name(name)
+        standing = self.tasks_named([stored]).get(stored)
+        if standing is not None:
+            return replace(standing, name=name)
         return None if self.group("task", name) is None else Task(name=name)
 
     def task_words(self, name: str) -> list[Task]:
