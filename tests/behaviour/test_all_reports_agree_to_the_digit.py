@@ -53,7 +53,7 @@ def figures(sums: Sums) -> dict[str, object]:
 
 
 @given(worlds, spans, zones)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_every_report_of_a_span_has_the_same_total(
     world: ReceiptsInMemory, span: list[datetime], zone: ZoneInfo
 ) -> None:
@@ -74,7 +74,7 @@ def test_every_report_of_a_span_has_the_same_total(
 
 
 @given(worlds, spans, zones)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_total_is_that_of_an_independent_count(
     world: ReceiptsInMemory, span: list[datetime], zone: ZoneInfo
 ) -> None:
@@ -136,7 +136,7 @@ def test_json_csv_tables_and_html_say_the_same_numbers(
 
 
 @given(worlds, st.sampled_from(KINDS), st.integers(20, 200), st.sampled_from(View))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_no_line_is_wider_than_the_terminal(world: ReceiptsInMemory, by: str, width: int, view: View) -> None:
     """Columns go, names are cut, sentences break; the cost and what it leaves out stay."""
     report = a_report(world, by, [MONTHS_AGO, NOW], ZoneInfo("Asia/Kolkata"))

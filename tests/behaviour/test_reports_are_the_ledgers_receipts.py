@@ -51,7 +51,7 @@ def a_ledger(empty: Path) -> Iterator[Ledger]:
 
 
 @given(st.lists(receipts(), max_size=9), st.lists(words, max_size=4), st.lists(ends, max_size=3), st.data())
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 def test_the_ledgers_sums_are_those_of_its_receipts(
     empty: Path, found: list[Receipt], said: list[TaskWord], ended: list[Task], data: st.DataObject
 ) -> None:
