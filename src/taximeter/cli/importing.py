@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from taximeter.cli.console import JsonFlag, err, out, print_json
-from taximeter.cli.figures import money_text
 from taximeter.clock import SYSTEM_CLOCK
 from taximeter.errors import RequestError
+from taximeter.figures import money_text
 from taximeter.settings import Settings
 
 if TYPE_CHECKING:

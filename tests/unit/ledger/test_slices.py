@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taximeter.ledger import Ledger, Percentiles, Slice, slices
-from taximeter.records import Receipt, TaskVerb, TaskWord, TaskWords, Timing, exact_sum, new_id
+from taximeter.records import EXACT, Receipt, TaskVerb, TaskWord, TaskWords, Timing, exact_sum, new_id
 from tests.slices_oracle import ReceiptsInMemory
 from tests.unit.ledger.records import NOON, a_receipt, a_request, any_receipts
 
@@ -49,7 +49,7 @@ def receipts_nearby(draw: st.DrawFn) -> Receipt:
         )
     cost = receipt.cost
     if cost is not None:
-        lines = [replace(line, amount=line.amount % Decimal(1000)) for line in cost.lines]
+        lines = [replace(line, amount=EXACT.remainder(line.amount, Decimal(1000))) for line in cost.lines]
         cost = replace(cost, lines=tuple(lines))
     return replace(
         receipt,
