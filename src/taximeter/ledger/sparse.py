@@ -31,6 +31,10 @@ def insert(
     """Insert rows of the columns `names`, of which each has at least two; in the columns `also` all of them have
     `values`, which are SQL. `behind` ends the statement. All words are our own, never a stranger's."""
     told = list(rows)
+    if len(told) == 1:
+        statement, there = _inserting(table, names, also, values, behind, tuple([value is None for value in told[0]]))
+        session.tell(statement, [there(told[0])])
+        return
     nothings = [column.count(None) for column in zip(*told, strict=True)]
     # Where a column is the same for all of them, not every row needs to be looked at.
     mixed = [place for place, nothing in enumerate(nothings) if 0 < nothing < len(told)]
