@@ -196,14 +196,22 @@ class Slices:
             within(OF_RECEIPTS), this["total_ns"].is_not(None), *mine.conditions
         )
         for interval, span in cut:
+            of: dict[tuple[Any, ...], _Heap | None] = {}
             for part in _stripes(span, every):
-                for row in connection.execute(question, {"since": part[0], "until": part[1]}):
-                    counts, name = mine.name(row[:width], span[0])
-                    heap = heaps.get((interval, name)) if counts else None
+                for row in connection.execute(question, {"since": part[0], "until": part[1]}).all():
+                    key = row[:width]
+                    if key not in of:
+                        counts, name = mine.name(key, span[0])
+                        of[key] = heaps.get((interval, name)) if counts else None
+                    heap = of[key]
                     if heap is not None:
-                        for durations, duration in zip(heap.times, row[width:], strict=True):
-                            if duration is not None:
-                                durations.append(duration)
+                        first_ns, itl_ns, total_ns = row[width:]
+                        first, itl, total = heap.times
+                        total.append(total_ns)
+                        if first_ns is not None:
+                            first.append(first_ns)
+                        if itl_ns is not None:
+                            itl.append(itl_ns)
 
 
 def _cut(span: Span, instants: Sequence[datetime]) -> Iterator[Span]:
