@@ -221,9 +221,8 @@ def main() -> None:
             f"written {filled['receipts_per_s']:,} a second, {filled['cpu_us_each']} µs of a processor each,"
             f" of which making them {filled['of_which_making_us']} µs; {filled['most_mb']} MB at most"
         )
-    print(
-        f"{most_mb()} MB at most with all questions\n\n{'':34} {'first ms':>9} {'median ms':>9} {'CPU ms':>9} {'rows':>8}"
-    )
+    print(f"{most_mb()} MB at most with all questions\n")
+    print(f"{'':34} {'first ms':>9} {'median ms':>9} {'CPU ms':>9} {'rows':>8}")
     for question, (first, median, cpu_ms, rows) in times.items():
         print(f"{question:34} {first:>9,} {median:>9,} {cpu_ms:>9,} {rows:>8,}")
 
