@@ -25,8 +25,9 @@ from taximeter.settings import Settings
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from taximeter.importers import ImportSummary, ModelSums
-    from taximeter.importers.importing import Progress
+    from taximeter.importers.importing import Plan, Progress
+    from taximeter.importers.summary import ImportSummary, ModelSums
+    from taximeter.ledger import Ledger
 
 _RIGHT: Final = ("calls", "in", "out", "cost", "log says", "difference", "unpriced")
 _LEAST_TELLING: Final = ("in", "out", "unpriced", "calls", "difference")
@@ -63,29 +64,41 @@ def import_logs(
 
     What was read before is not read again, and a call counts once, whatever files it is in.
     """
-    from taximeter.importers import Books, Importer, plan  # noqa: PLC0415  # it takes a tenth of a second
+    from taximeter.importers.importing import plan  # noqa: PLC0415  # as in `receipts`
+    from taximeter.importers.summary import ImportSummary  # noqa: PLC0415
     from taximeter.ledger import Ledger  # noqa: PLC0415
-    from taximeter.pricing.catalog import Catalog  # noqa: PLC0415
 
     settings = Settings.load()
     with Ledger.open(settings.ledger_url, spool=settings.spool_dir) as ledger:
         planned = plan(ledger, paths or [], source, environ=os.environ, home=Path.home(), columns=columns)
         if not paths and not planned.tasks and not planned.unchanged:
             raise RequestError("no logs lie in the usual places", hint="say where: taximeter import PATH...")
-        with _bar(planned.size_bytes, quiet=as_json) as progress:
-            importer = Importer(
-                ledger,
-                Books(Catalog.load(settings.prices_overlay)),
-                now=SYSTEM_CLOCK.utc_now(),
-                dry_run=dry_run,
-                processes=min(4, os.cpu_count() or 1),
-                on_progress=progress,
-            )
-            summary = importer.run(planned)
+        if planned.tasks:
+            summary = _imported(ledger, planned, settings, dry_run=dry_run, quiet=as_json)
+        else:
+            summary = ImportSummary(files_unchanged=planned.unchanged, notes=planned.notes)
     if as_json:
         print_json({"mode": mode, "dry_run": dry_run, "import": summary})
     else:
         _print(summary, mode, dry_run=dry_run)
+
+
+def _imported(ledger: Ledger, planned: Plan, settings: Settings, *, dry_run: bool, quiet: bool) -> ImportSummary:
+    """Read what is new. Only this needs prices, and they take half a second to load."""
+    from taximeter.importers.booking import Books  # noqa: PLC0415
+    from taximeter.importers.importing import Importer  # noqa: PLC0415
+    from taximeter.pricing.catalog import Catalog  # noqa: PLC0415
+
+    with _bar(planned.size_bytes, quiet=quiet) as progress:
+        importer = Importer(
+            ledger,
+            Books(Catalog.load(settings.prices_overlay)),
+            now=SYSTEM_CLOCK.utc_now(),
+            dry_run=dry_run,
+            processes=min(4, os.cpu_count() or 1),
+            on_progress=progress,
+        )
+        return importer.run(planned)
 
 
 @contextmanager

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from taximeter.collecting import without_collecting
 from taximeter.errors import RequestError
-from taximeter.importers.booking import Books, Entry
 from taximeter.importers.files import state_of, state_text, walk, why
 from taximeter.importers.instants import text_of
 from taximeter.importers.logged import known_tokens
@@ -30,6 +29,7 @@ from taximeter.ledger import Call, FileMark
 from taximeter.records import Receipt
 
 if TYPE_CHECKING:
+    from taximeter.importers.booking import Books, Entry  # a year of prices, which an import of nothing new needs not
     from taximeter.ledger import Appended
 
 COLUMNS = "columns"

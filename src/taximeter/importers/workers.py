@@ -146,10 +146,12 @@ def _work(out: Connection, tasks: Sequence[Task]) -> None:
     ready: queue.Queue[Piece | None] = queue.Queue(_MOST_READY)
 
     def send() -> None:
-        with suppress(OSError):  # nobody takes them any more
+        try:
             while (piece := ready.get()) is not None:
                 calls = tuple(zip(*map(msgspec.structs.astuple, piece.calls), strict=True))
                 out.send((calls, replace(piece, calls=[])))
+        except OSError:  # nobody takes them any more, and who reads would wait for ever to hand over the next
+            os._exit(1)
 
     sender = threading.Thread(target=send, daemon=True)
     sender.start()

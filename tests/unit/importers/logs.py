@@ -12,7 +12,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from taximeter.importers import Books, Importer, ImportSummary, plan
+from taximeter.importers.booking import Books
+from taximeter.importers.importing import Importer, plan
+from taximeter.importers.summary import ImportSummary
 from taximeter.ledger import Ledger
 from taximeter.pricing.catalog import Catalog
 from taximeter.records import Receipt, exact_sum
