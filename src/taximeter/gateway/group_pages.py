@@ -18,8 +18,8 @@ from starlette.responses import Response
 from taximeter.clock import Clock
 from taximeter.errors import LedgerError, RequestError
 from taximeter.gateway.arrival import read_body
+from taximeter.gateway.books import done_in_time
 from taximeter.gateway.errors import DoorError
-from taximeter.gateway.relay import done_in_time
 from taximeter.gateway.reply import encoded
 from taximeter.ledger import GroupTotals, Ledger, UsageTotals
 from taximeter.records import (

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from taximeter.errors import InvariantBroken, TaximeterError, UpstreamError
-from taximeter.gateway.relay import Relay, ShuttingDown, described, done_in_time, outcome_of_error, when_done
+from taximeter.gateway.books import done_in_time, when_done
+from taximeter.gateway.relay import Relay, ShuttingDown, described, outcome_of_error
 from taximeter.providers.sighting import Found, Seen, Tap
 from taximeter.providers.sse import Framer
 from taximeter.records import Outcome, Phase, Receipt, Request, Served, Stopwatch

@@ -20,6 +20,7 @@ from typing import Protocol
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
 from taximeter.errors import CapacityError, InvariantBroken, RequestError, TaximeterError, UpstreamRefused
+from taximeter.gateway.books import done_in_time
 from taximeter.ledger import Ledger
 from taximeter.pricing import Settler
 from taximeter.pricing.shared_machine import Machines
@@ -45,7 +46,6 @@ from taximeter.records import (
 
 _log = logging.getLogger(__name__)
 
-_LEDGER_PATIENCE_S = 5.0  # a ledger that hangs delays an answer by this much at most
 # At the end of the server, or of an answer that broke, a backend that does not decide or does not let go is left alone
 # after this. At other times nobody waits but the receipt, and it waits for what the answer took: a backend lets go
 # between two steps, and of a large model one may take a minute.
@@ -447,36 +447,6 @@ class Exchange:
             unmeasured_reason=unmeasured_reason,
         )
         return error
-
-
-async def done_in_time(writing: Future[None]) -> bool:
-    """Wait for a write of the ledger, but not for ever: False when it has not been done, well or badly, by then."""
-    if not writing.done():
-        loop = asyncio.get_running_loop()
-        told = loop.create_future()
-
-        def tell() -> None:
-            if not told.done():
-                told.set_result(None)
-
-        when_done(writing, tell)
-        patience = loop.call_later(_LEDGER_PATIENCE_S, tell)
-        try:
-            await told
-        finally:
-            patience.cancel()
-    return writing.done()
-
-
-def when_done(writing: Future[None], tell: Callable[[], object]) -> None:
-    """Call `tell` on this event loop once the write is done, well or badly. A loop that has ended is told nothing."""
-    loop = asyncio.get_running_loop()
-
-    def done(_: Future[None]) -> None:
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(tell)
-
-    writing.add_done_callback(done)
 
 
 def _log_failure(done: Future[None], what: str) -> None:

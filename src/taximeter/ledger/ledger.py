@@ -1,7 +1,6 @@
 """The ledger: append, correct by appending, and ask.
 
-Owns: opening (migrations, what dead processes left in spools, and a receipt for every request whose process died), and
-the public face of writing and reading. Refuses to know: prices, backends, doors.
+Owns: opening and closing, and the public face of writing and reading. Refuses to know: prices, backends, doors.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from types import TracebackType
@@ -25,19 +23,19 @@ from typing import TYPE_CHECKING, Self
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
 from taximeter.errors import LedgerError
-from taximeter.ledger import migrations
+from taximeter.ledger.arrival import Arrival
 from taximeter.ledger.bulk import Appended, FileMark, append_many
-from taximeter.ledger.database import Away, Database, Living, Session, as_ledger_error, database_at
+from taximeter.ledger.database import Away, Database, Session, as_ledger_error, database_at
 from taximeter.ledger.forms import Call
 from taximeter.ledger.journal import Journal
-from taximeter.ledger.keeper import Keeper, drain
-from taximeter.ledger.late import LateDatabase, NoSession, may_come_back
+from taximeter.ledger.keeper import Keeper
+from taximeter.ledger.late import NoSession, may_come_back
 from taximeter.ledger.liveness import WriterLock, WriterLocks
 from taximeter.ledger.rows import stored_name
-from taximeter.ledger.spool import JOURNAL, SPOOL, Spool, writers_with_spools
+from taximeter.ledger.spool import JOURNAL, Spool
 from taximeter.ledger.sqlite import Sqlite
 from taximeter.ledger.totals import GroupTotals, Slice, UsageTotals
-from taximeter.ledger.transactions import interrupt, losses, tell_loss, unheard_of, writers_with_notes
+from taximeter.ledger.transactions import tell_loss
 from taximeter.ledger.writer import LedgerCounts, Writer
 from taximeter.records import Receipt, Request, Task, TaskWord, TaskWords, new_id
 
@@ -47,7 +45,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _SPOOL_BYTES = 256 << 20  # some 80,000 receipts
-_ADOPTED_CHUNK = 500
 
 
 class Ledger:
@@ -62,7 +59,7 @@ class Ledger:
         database: Database,
         writer: Writer,
         keeper: Keeper,
-        arrival: _Arrival,
+        arrival: Arrival,
         lock: WriterLock,
         on_close: ExitStack,
         *,
@@ -117,7 +114,7 @@ class Ledger:
             own_spool = Spool(database.folder, writer_id, most_bytes=spool_bytes)
             journal = _journal(database, writer_id, spool_bytes) if database.is_on_this_disk else None
             locks = WriterLocks(database.folder)
-            arrival = _Arrival(database, locks, writer_id, clock)
+            arrival = Arrival(database, locks, writer_id, clock)
             away: Away | None = None
             try:
                 # Whose URL names a file names its folder too.
@@ -373,110 +370,6 @@ class Ledger:
             if self._reader is None:
                 self._reader = Reader(self._database, patience_s=self._busy_timeout_s)
             return self._reader
-
-
-class _Arrival:
-    """What is done once, when the database is seen for the first time: tables are made, the dead's affairs settled, and
-    this process joins the living."""
-
-    def __init__(self, database: Database, locks: WriterLocks, writer_id: str, clock: Clock) -> None:
-        self.lost_before: int | None = None
-        self.living: Living | None = None
-        self._database = database
-        self._locks = locks
-        self._writer_id = writer_id
-        self._clock = clock
-        self._joined = ExitStack()
-
-    def first_session(self, *, patience_s: float) -> Session:
-        """One with the database, which is ready then. Only while `opening`. Raises Away, with nothing left open."""
-        session = self._database.session(patience_s=patience_s)
-        try:
-            self.get_ready(session)
-        except BaseException:
-            session.close()
-            raise
-        return session
-
-    def get_ready(self, session: Session) -> None:
-        """Do it. Only while `opening`. What was left half done is done again at the next try."""
-        lost_before = _get_ready(self._database, session, self._locks, self._clock)
-        with ExitStack() as undo:
-            bury = partial(_bury, self._clock)
-            living = undo.enter_context(self._database.join(self._writer_id, self._locks, bury))
-            _bury_the_dead(session, living, self._clock)
-            self._joined = undo.pop_all()
-        self.lost_before, self.living = lost_before, living
-
-    def awaited(self) -> LateDatabase:
-        """The database, which gets ready when it comes."""
-
-        def get_ready(session: Session) -> None:
-            with self._locks.opening():
-                self.get_ready(session)
-
-        return LateDatabase(self._database, get_ready)
-
-    def leave(self) -> None:
-        """Be no longer among those that others see."""
-        self._joined.close()
-
-
-def _get_ready(database: Database, session: Session, locks: WriterLocks, clock: Clock) -> int:
-    """Bring the tables up to date, and take over what dead processes of this machine left beside the database; how many
-    receipts were lost before."""
-    with database.opening(session):
-        if not migrations.is_current(session, database):
-            migrations.upgrade(session)
-    for writer_id in locks.known() | writers_with_spools(database.folder):
-        lock = locks.claim(writer_id)
-        if lock is None:
-            continue
-        try:
-            _adopt(session, database.folder, writer_id, clock)
-            if lost := lock.lost + unheard_of(session, lock.in_doubt):
-                _log.error("%d receipts were LOST by a process that has ended (%s)", lost, writer_id)
-                with session.transaction():
-                    tell_loss(session, writer_id, lost, clock.utc_now())
-        except BaseException:
-            lock.let_go()  # and leave it for the next one
-            raise
-        # What it had in flight keeps its name in the database; see `_bury_the_dead`.
-        locks.leave(lock)
-    return losses(session)
-
-
-def _adopt(session: Session, folder: Path, writer_id: str, clock: Clock) -> None:
-    """Write what a dead process left in its journal and in its spool. Some is in the database, or in both: the order in
-    which it came is the same in each, and twice is once."""
-    for suffix in (JOURNAL, SPOOL):
-        _write_left(session, Spool(folder, writer_id, most_bytes=0, suffix=suffix), writer_id, clock)
-
-
-def _write_left(session: Session, spool: Spool, writer_id: str, clock: Clock) -> None:
-    while chunk := spool.front(_ADOPTED_CHUNK):
-        written, refused = drain(session, chunk)
-        if chunk.damaged:
-            _log.warning("%d half-written lines of %s's spool were nobody's", chunk.damaged, writer_id)
-        if refused:
-            with session.transaction():
-                tell_loss(session, f"{writer_id}.spool", refused, clock.utc_now())
-        if written:
-            _log.warning("%d receipts came from the spool of a process that has ended", written)
-        spool.drop(chunk)
-
-
-def _bury_the_dead(session: Session, living: Living, clock: Clock) -> None:
-    """Write the receipts that dead processes left open."""
-    for writer_id in writers_with_notes(session):
-        with living.take_over(writer_id) as is_dead:
-            if is_dead:
-                _bury(clock, session, writer_id)
-
-
-def _bury(clock: Clock, session: Session, writer_id: str) -> None:
-    with session.transaction():
-        interrupt(session, writer_id, clock.utc_now())
 
 
 def _journal(database: Database, writer_id: str, most_bytes: int) -> Journal:

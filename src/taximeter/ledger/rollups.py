@@ -238,9 +238,11 @@ def _adding(
     names = [*keys, *also, *counts]
     for dollars, picodollars in amounts:
         sum_ = f"({table}.{picodollars} + excluded.{picodollars})"
+        rest = f"{sum_} % {PICODOLLARS_PER_DOLLAR}"
+        # What is divided is a multiple: Postgres would round its decimals.
         sets += [
-            f"{dollars} = {table}.{dollars} + excluded.{dollars} + {sum_} / {PICODOLLARS_PER_DOLLAR}",
-            f"{picodollars} = {sum_} % {PICODOLLARS_PER_DOLLAR}",
+            f"{dollars} = {table}.{dollars} + excluded.{dollars} + ({sum_} - {rest}) / {PICODOLLARS_PER_DOLLAR}",
+            f"{picodollars} = {rest}",
         ]
         names += (dollars, picodollars)
     for name, better in zip(SPAN_COLUMNS, "<>", strict=True):

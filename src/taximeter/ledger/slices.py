@@ -20,7 +20,18 @@ import sqlalchemy as sa
 
 from taximeter.ledger import rows
 from taximeter.ledger.columns import HOUR_AMOUNTS, HOUR_SUMS, MONEY_UNITS, PHASE_COLUMNS, TOKEN_COLUMNS, UNKNOWN_COLUMNS
-from taximeter.ledger.hours import HOUR, OF_RECEIPTS, Belongs, Column, Source, Span, hours_of, parts_of, within
+from taximeter.ledger.hours import (
+    HOUR,
+    OF_RECEIPTS,
+    Belongs,
+    Column,
+    Source,
+    Span,
+    active_hours,
+    hours_of,
+    parts_of,
+    within,
+)
 from taximeter.ledger.totals import Percentiles, Slice
 from taximeter.records import LABEL_KIND, PICODOLLARS_PER_DOLLAR, Basis, Outcome, Phase, TaskWords
 
@@ -197,7 +208,7 @@ class Slices:
         )
         for interval, span in cut:
             of: dict[tuple[Any, ...], _Heap | None] = {}
-            for part in _stripes(span, every):
+            for part in _looked_at(connection, span, every):
                 for row in connection.execute(question, {"since": part[0], "until": part[1]}).all():
                     key = row[:width]
                     if key not in of:
@@ -214,6 +225,15 @@ class Slices:
                             itl.append(itl_ns)
 
 
+def _looked_at(connection: sa.Connection, span: Span, every: int) -> Iterator[Span]:
+    """All of the span; or of the hours in which there was anything, every so manieth stripe."""
+    if every == 1:
+        yield span
+        return
+    for busy in hours_between(active_hours(connection, *span), span[1]):
+        yield from _stripes((max(span[0], busy[0]), busy[1]), every)
+
+
 def _cut(span: Span, instants: Sequence[datetime]) -> Iterator[Span]:
     """The span, in parts between those instants."""
     inside = instants[bisect_right(instants, span[0]) : bisect_right(instants, span[1])]
@@ -222,9 +242,6 @@ def _cut(span: Span, instants: Sequence[datetime]) -> Iterator[Span]:
 
 def _stripes(span: Span, every: int) -> Iterator[Span]:
     """What the span has of every so manieth stripe of time, counted from 1970."""
-    if every == 1:
-        yield span
-        return
     since, until = span[0].astimezone(UTC), span[1].astimezone(UTC)
     number = (since - _EPOCH) // _STRIPE // every * every
     while (start := _EPOCH + number * _STRIPE) < until:

@@ -7,7 +7,7 @@ import pytest
 
 from taximeter.clock import FakeClock
 from taximeter.errors import CapacityError, InvariantBroken, LedgerError, ModelNotFound, RequestError, UpstreamError
-from taximeter.gateway import Exchange, Relay, ShuttingDown
+from taximeter.gateway import Exchange, Relay, ShuttingDown, books
 from taximeter.gateway import relay as relay_module
 from taximeter.records import (
     ChoiceFinished,
@@ -317,7 +317,7 @@ async def test_a_ledger_that_is_closed_never_keeps_an_answer_back(monkeypatch: p
 
 async def test_a_ledger_that_hangs_delays_an_answer_but_does_not_keep_it(monkeypatch: pytest.MonkeyPatch):
     """Patience has an end."""
-    monkeypatch.setattr(relay_module, "_LEDGER_PATIENCE_S", 0.01)
+    monkeypatch.setattr(books, "_LEDGER_PATIENCE_S", 0.01)
     world = World()
     world.ledger.stuck = True
     assert isinstance((await read(await world.open()))[-1], Served)
