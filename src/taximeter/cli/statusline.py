@@ -38,7 +38,7 @@ _BUSY_S = 0.01
 
 
 def statusline() -> None:
-    """One line for prompts and editors: today's cost, this session's, and that of the five-hour block.
+    """One line for prompts and editors: what today cost, what the session did, and the five-hour block.
 
     Reads what Claude Code says on stdin, where it says something. Takes some milliseconds, never waits for anybody, and
     says in a line too when something is wrong.

@@ -38,7 +38,7 @@ _SPAN: Final = re.compile(r"(\d{1,6})\s*(m|h|d)", re.ASCII)
 _SPANS_S: Final = {"m": 60, "h": 3600, "d": 86_400}
 
 _Name = Annotated[str, typer.Argument(help="What the task is called.", metavar="NAME")]
-_Session = Annotated[str | None, typer.Option(help="Requests of this session.", metavar="NAME")]
+_Session = Annotated[str | None, typer.Option(help="Requests of one session.", metavar="NAME")]
 _Run = Annotated[str | None, typer.Option(help="Requests of this run.", metavar="NAME")]
 _Label = Annotated[str | None, typer.Option(help="Requests with this label.", metavar="KEY=VALUE")]
 

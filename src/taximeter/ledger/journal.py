@@ -9,6 +9,7 @@ Owns: its thread, and that nothing in its file is forgotten before it is kept el
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
@@ -17,6 +18,8 @@ from taximeter.clock import SYSTEM_CLOCK
 from taximeter.ledger.item import Item
 from taximeter.ledger.spool import Spool
 from taximeter.ledger.transactions import Entry
+
+_log = logging.getLogger(__name__)
 
 _MAX_BATCH = 500
 _CALM_NS = 1_000_000_000  # a disk that took a sync so lately will take a write without one
@@ -106,11 +109,12 @@ class Journal:
         written: list[Item] = []
         try:
             written = self._write(batch)
-        finally:  # whatever it is: who is not in the file waits for the database
-            if self._hand_over is not None:
-                self._hand_over(batch)
-            for item in written:
-                item.tell()
+        except Exception:  # noqa: BLE001 - whatever it is: who is not in the file waits for the database
+            _log.exception("the journal failed; the database is asked instead")
+        if self._hand_over is not None:
+            self._hand_over(batch)
+        for item in written:
+            item.tell()
 
     def _next_batch(self) -> tuple[list[Item], Item | threading.Event | None]:
         """All that is waiting, up to a limit, and what came behind it; the last item itself where nothing did."""

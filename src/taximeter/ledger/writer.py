@@ -83,7 +83,9 @@ class Writer:
         item = Item(
             lambda: NewRequest.of(request, receipt_id, self._writer_id), is_receipt=False, is_journaled=journaled
         )
-        if journaled and self._journal is not None and not self._closed and self._journal.add_at_once(item):
+        # A caller who must not be held up never waits here for a database that is far behind.
+        at_once = journaled and not self._closed and len(self._waiting) < _MAX_BATCH
+        if at_once and self._journal is not None and self._journal.add_at_once(item):
             return item.done
         return self._submit(item)
 

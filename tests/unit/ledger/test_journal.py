@@ -148,6 +148,20 @@ def test_a_full_disk_sends_everybody_to_the_database(ledger: Ledger, monkeypatch
     assert {receipt.id for receipt in ledger.receipts()} == {receipt.id for receipt in receipts}
 
 
+def test_a_journal_that_breaks_holds_up_nobody(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever goes wrong in it: the database has what came meanwhile, and the journal what comes after."""
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a bug in the spool")
+
+    with monkeypatch.context() as bug:
+        bug.setattr(Spool, "append", broken)
+        ledger.append(a_receipt(), journaled=True).result(WAIT_S)
+    ledger.append(a_receipt(), journaled=True).result(WAIT_S)
+    assert len(ledger.receipts()) == 2
+    assert ledger.counts() == LedgerCounts(accepted=2, written=2, lost=0)
+
+
 def test_what_the_database_refuses_is_counted_as_lost_and_said(
     ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
