@@ -1,0 +1,95 @@
+"""Receipts of requests that were sent to be measured: they are traffic, and stand in the ledger like all other.
+
+Owns: turning what the asker saw into a receipt, and waiting for the ledger at the end only, so that no write of it
+stands between two stamps. Refuses to know: why a request was sent.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, wait
+from typing import Final
+
+from taximeter.clock import SYSTEM_CLOCK, Clock
+from taximeter.errors import LedgerError
+from taximeter.ledger import Ledger
+from taximeter.measurement.asking import Sent
+from taximeter.measurement.wire import Question
+from taximeter.pricing import Settler
+from taximeter.pricing.shared_machine import SharedMachineTariff
+from taximeter.records import Outcome, Request, new_id
+
+_PATIENCE_S: Final = 30.0
+
+
+class Books:
+    """Writes receipts to `ledger`, priced by `settler`. `server` is the name of its tariff.
+
+    Where the server is a gateway of ours that writes into the same ledger, each request has its receipt there already,
+    with the engine's own phases: then it is that one. `machine` divides the hours of a server that is paid by them, and
+    is its tariff.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        settler: Settler,
+        *,
+        server: str,
+        machine: SharedMachineTariff | None = None,
+        is_kept_there: bool = False,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._ledger = ledger
+        self._settler = settler
+        self._server = server
+        self._machine = machine
+        self._is_kept_there = is_kept_there
+        self._clock = clock
+        self._writing: list[Future[None]] = []
+        self.written = 0
+
+    def begun(self, request: Request, question: Question) -> None:
+        """See `asking.Bookkeeper`."""
+        if self._machine is not None:
+            self._machine.begin(request.id, request.received_ns, prompt_tokens=question.asked_prompt_tokens or 0)
+
+    def keep(self, sent: Sent) -> str | None:
+        """See `asking.Bookkeeper`."""
+        observation, found = sent.observation, sent.found
+        if self._is_kept_there and observation.receipt_id is not None:
+            return observation.receipt_id
+        closed_at = self._clock.utc_now()
+        timing = sent.watch.stop(sent.ended_ns)
+        is_answered = observation.status is not None and observation.status < 300
+        usage = found.usage if found is not None and is_answered else None
+        if observation.outcome is Outcome.COMPLETED:
+            timing = timing.divided(observation.reported_ns)
+        if self._machine is not None:
+            self._machine.end(sent.request.id, sent.ended_ns, usage=usage, spent_ns=observation.reported_ns)
+        receipt = self._settler.settle(
+            receipt_id=new_id("rcpt", sent.request.received_at),
+            request=sent.request,
+            closed_at=closed_at,
+            outcome=observation.outcome,
+            timing=timing,
+            usage=usage,
+            served_by=self._server,
+            model_served=None if found is None else found.model,
+            finish_reasons=observation.finish_reasons,
+            error=observation.error,
+            unmeasured_reason=None if usage is not None else observation.error or "the answer did not say",
+            terms=None if found is None else found.terms,
+            tries=sent.tries,
+            upstream_request_id=sent.upstream_request_id,
+        )
+        self._writing.append(self._ledger.append(receipt))
+        self.written += 1
+        return receipt.id
+
+    def settle_up(self) -> None:
+        """Wait until all receipts are durable. Raises LedgerError where some are not."""
+        _, late = wait(self._writing, timeout=_PATIENCE_S)
+        lost = len(late) + sum(writing.exception() is not None for writing in self._writing if writing.done())
+        self._writing.clear()
+        if lost:
+            raise LedgerError(f"{lost} receipts of this measurement could not be written to the ledger")
