@@ -7,12 +7,17 @@ The bytes are real server-sent events and go through the real reading; only the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import selectors
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
+
+import uvicorn
+from starlette.types import ASGIApp
 
 from taximeter.errors import UpstreamError
 from taximeter.measurement.wire import Question
@@ -164,6 +169,21 @@ class ScriptedServer:
 
     async def aclose(self) -> None:
         pass
+
+
+@contextlib.asynccontextmanager
+async def serving_app(app: ASGIApp) -> AsyncGenerator[str]:
+    """A real HTTP server on this loop, for what needs real sockets; gives its address."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none")
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server._serve(sockets=[listening]))
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await serving
+        listening.close()
 
 
 def event(**fields: Any) -> bytes:

@@ -6,7 +6,7 @@ broken and cut answers too. Refuses to know: why it is asked, and what is conclu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -18,6 +18,7 @@ from taximeter.providers.metering import tap_for
 from taximeter.providers.sighting import Found, Seen, Tap
 from taximeter.providers.sse import Framer
 from taximeter.records import Attempt, Outcome, Phase, Request, Stopwatch, Usage, new_id
+from taximeter.upstreams.secrets import concealed
 
 _MOST_ATTEMPTS: Final = 3  # connections that had died while they were kept
 _MOST_BODY_BYTES: Final = 16 * 1024 * 1024
@@ -72,7 +73,8 @@ class Asker:
     """Asks one server. `began_ns` is when the run began: observations count from it.
 
     `name` is what receipts call the server, `run` the run they belong to, `books` writes them. With
-    `on_progress` each arrival is told as it comes (the stamp, since the run began).
+    `on_progress` each arrival is told as it comes (the stamp, since the run began). `keys` are what the server is shown
+    and may repeat in its complaints: they are in no observation.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Asker:
         clock: Clock = SYSTEM_CLOCK,
         began_ns: int | None = None,
         on_progress: Callable[[int], object] | None = None,
+        keys: Sequence[bytes] = (),
     ) -> None:
         self.began_ns = clock.monotonic_ns() if began_ns is None else began_ns
         self.run = run
@@ -95,6 +98,7 @@ class Asker:
         self._labels = labels or {}
         self._clock = clock
         self._on_progress = on_progress
+        self._keys = keys
 
     def now_ns(self) -> int:
         """Nanoseconds since the run began."""
@@ -115,6 +119,7 @@ class Asker:
         outcome, error = Outcome.ABORTED, "the measurement was given up"
         try:
             outcome, error = await self._asked(question, request, seen, watch, tries)
+            error = None if error is None else concealed(error.encode(), self._keys).decode("utf-8", "replace")
         finally:
             observation = self._observation(question, request, seen, outcome, error, scheduled_ns, len(tries))
             observation = self._kept(request, observation, watch, seen, tries)

@@ -6,6 +6,7 @@ stands between two stamps. Refuses to know: why a request was sent.
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Future, wait
 from typing import Final
 
@@ -13,20 +14,23 @@ from taximeter.clock import SYSTEM_CLOCK, Clock
 from taximeter.errors import LedgerError
 from taximeter.ledger import Ledger
 from taximeter.measurement.asking import Sent
+from taximeter.measurement.spending import Purse
 from taximeter.measurement.wire import Question
 from taximeter.pricing import Settler
 from taximeter.pricing.shared_machine import SharedMachineTariff
 from taximeter.records import Outcome, Request, new_id
 
 _PATIENCE_S: Final = 30.0
+_LOOKS: Final = 10  # a gateway's receipts are in its ledger for others a tenth of a second later
+_BETWEEN_LOOKS_S: Final = 0.1
 
 
 class Books:
     """Writes receipts to `ledger`, priced by `settler`. `server` is the name of its tariff.
 
-    Where the server is a gateway of ours that writes into the same ledger, each request has its receipt there already,
-    with the engine's own phases: then it is that one. `machine` divides the hours of a server that is paid by them, and
-    is its tariff.
+    A gateway of ours (`may_be_kept_there`) writes a receipt for each request itself, with the engine's own phases. If
+    that comes into this same ledger it is the request's receipt, and no second one is written: the first request shows
+    it. `machine` divides the hours of a server that is paid by them, and is its tariff. `purse` is told of receipts.
     """
 
     def __init__(
@@ -36,14 +40,16 @@ class Books:
         *,
         server: str,
         machine: SharedMachineTariff | None = None,
-        is_kept_there: bool = False,
+        purse: Purse | None = None,
+        may_be_kept_there: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._ledger = ledger
         self._settler = settler
         self._server = server
         self._machine = machine
-        self._is_kept_there = is_kept_there
+        self._purse = purse
+        self._is_kept_there = None if may_be_kept_there else False
         self._clock = clock
         self._writing: list[Future[None]] = []
         self.written = 0
@@ -56,8 +62,11 @@ class Books:
     def keep(self, sent: Sent) -> str | None:
         """See `asking.Bookkeeper`."""
         observation, found = sent.observation, sent.found
-        if self._is_kept_there and observation.receipt_id is not None:
-            return observation.receipt_id
+        if observation.receipt_id is not None:
+            if self._is_kept_there is None:
+                self._is_kept_there = self._has(observation.receipt_id)
+            if self._is_kept_there:
+                return observation.receipt_id
         closed_at = self._clock.utc_now()
         timing = sent.watch.stop(sent.ended_ns)
         is_answered = observation.status is not None and observation.status < 300
@@ -84,7 +93,17 @@ class Books:
         )
         self._writing.append(self._ledger.append(receipt))
         self.written += 1
+        if self._purse is not None:
+            self._purse.add(receipt)
         return receipt.id
+
+    def _has(self, receipt_id: str) -> bool:
+        """Whether the ledger has the receipt that the server wrote, or gets it in a moment: asked once."""
+        for _ in range(_LOOKS):
+            if self._ledger.receipt(receipt_id) is not None:
+                return True
+            time.sleep(_BETWEEN_LOOKS_S)
+        return False
 
     def settle_up(self) -> None:
         """Wait until all receipts are durable. Raises LedgerError where some are not."""
