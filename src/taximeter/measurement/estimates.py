@@ -126,13 +126,21 @@ def share(k: int, n: int) -> Estimate:
     return Estimate(value=part, low=max(0.0, middle - spread), high=min(1.0, middle + spread), n=n)
 
 
-def of_draws(value: float, draws: Floats, *, n: int) -> Estimate:
-    """An estimate whose interval is that of bootstrap draws of the same figure, from `n` samples each."""
+def of_draws(
+    value: float, draws: Floats, *, n: int, drawn_from: int | None = None, degrees: int | None = None
+) -> Estimate:
+    """An estimate whose interval is that of bootstrap draws of the same figure.
+
+    They were drawn from `n` samples; where that was done in groups, from `drawn_from` in the smallest one, and
+    `degrees` of freedom are left in all.
+    """
     import numpy as np  # noqa: PLC0415
 
     # An interval of draws from few samples is too narrow twice over: their spread has n in its denominator where n - 1
     # belongs, and their tails are a normal distribution's.
-    tail = NormalDist().cdf(-math.sqrt(n / (n - 1)) * _students_t(n - 1)) if n > 1 else 0.0
+    group = n if drawn_from is None else drawn_from
+    widening = math.sqrt(group / (group - 1)) * _students_t(group - 1 if degrees is None else degrees)
+    tail = NormalDist().cdf(-widening)
     low, high = np.quantile(draws, [tail, 1 - tail], method="closest_observation")
     return Estimate(value=value, low=min(float(low), value), high=max(float(high), value), n=n)
 
