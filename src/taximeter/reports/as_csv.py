@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping
 from typing import Final
 
 from taximeter.ledger import Percentiles
 from taximeter.records import Phase, Usage, decimal_text
 from taximeter.reports.cells import name_text
+from taximeter.reports.csv_lines import csv_lines, no_formula
 from taximeter.reports.report import Report, Row
 from taximeter.reports.sums import MONEY_GROUPS, Sums
 
 _LEAVES: Final = Usage.INPUT_LEAVES + Usage.OUTPUT_LEAVES
-_STARTS_A_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def as_csv(report: Report) -> str:
     """Comma-separated, one heading line. An empty field is unknown, or does not apply."""
     lines = [{**_place(report, row), **_figures(row.sums)} for row in report.rows]
     headings = list(lines[0]) if lines else [*_PLACES, *_figures(Sums())]
-    written = io.StringIO()
-    writer = csv.DictWriter(written, headings, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return written.getvalue()
+    return csv_lines(headings, lines)
 
 
 _PLACES: Final = ("by", "name", "since", "until", "state", "cost_in_all")
 
 
 def _place(report: Report, row: Row) -> Mapping[str, object]:
-    """What the row is of. A name that a spreadsheet would take for a formula has an apostrophe before it."""
+    """What the row is of."""
     name = row.name if row.since is None else name_text(report.question, row)
     question = report.question
     return {
         "by": question.by,
-        "name": f"'{name}" if name is not None and name.startswith(_STARTS_A_FORMULA) else name,
+        "name": no_formula(name),
         "since": (row.since or question.since).isoformat(),
         "until": (row.until or question.until).isoformat(),
         "state": None if row.task is None else row.task.state.value,
