@@ -4,6 +4,7 @@ A status line is asked for at every prompt, and loading the command line alone t
 recognized here, before anything else is loaded.
 """
 
+import os
 import sys
 
 
@@ -13,7 +14,8 @@ def main() -> None:
         from taximeter.cli.statusline import statusline  # noqa: PLC0415  # see above
 
         statusline()
-        return
+        sys.stdout.flush()
+        os._exit(0)  # all is said and closed: taking an interpreter apart takes longer than asking the ledger
     from taximeter.cli.main import app  # noqa: PLC0415
 
     app(prog_name="taximeter")

@@ -9,25 +9,36 @@ from __future__ import annotations
 
 import os
 import select
-import sqlite3
 import sys
 import time
-from datetime import datetime
 
 from taximeter import places
 from taximeter.errors import TaximeterError
 
+try:
+    import _sqlite3 as sqlite3  # the driver alone: what Python puts around it loads calendars, and takes as long again
+except ImportError:
+    import sqlite3
+
 TYPE_CHECKING = False  # as type checkers read it; `typing` takes as long to load as all the rest
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
-    Ask = Callable[..., list[tuple[object, ...]]]
+    Ask = Callable[..., Iterator[tuple[object, ...]]]
+    Told = Mapping[str, object]
+    """What Claude Code says, by `_PLACES`."""
     Sums = tuple[int, int, int]
     """Receipts, how many of them have no cost, and the cost of the others in picodollars."""
 
 PATIENCE_S = 0.015
 """How long it waits for somebody to say something on stdin. One who never does is not waited for."""
+
+_PLACES = ("session_id", "model.display_name", "cost.total_cost_usd", "context_window.used_percentage")
+_TELL = ", ".join(
+    f"CASE WHEN json_type(?1, '$.{place}') IN ('text', 'integer', 'real') THEN json_extract(?1, '$.{place}') END"
+    for place in _PLACES
+)
 
 _BLOCK_H = 5
 _BACK_H = 31 * 24  # a silence that is longer ago begins no block that anybody would ask for
@@ -59,8 +70,9 @@ def statusline() -> None:
     sys.stdout.write(line + "\n")
 
 
-def read_told(descriptor: int) -> Mapping[str, object]:
-    """What somebody says there in JSON; nothing where nobody says anything soon, or anything that can be read."""
+def read_told(descriptor: int) -> Told:
+    """What somebody says there in JSON, by `_PLACES`; nothing where nobody says anything soon, or anything that can be
+    read."""
     until = time.monotonic() + PATIENCE_S
     said = b""
     try:
@@ -75,31 +87,37 @@ def read_told(descriptor: int) -> Mapping[str, object]:
             said += part
     except (OSError, ValueError):  # closed, or none at all
         return {}
-    if not said.strip():
-        return {}
-    import json  # noqa: PLC0415  # most callers say nothing
+    return _read(said) if said.strip() else {}
 
+
+def _read(said: bytes) -> Told:
+    """By a database in memory: SQLite is there already, and Python's own reader of JSON takes longer to load than all
+    the rest."""
     try:
-        found: object = json.loads(said)
-    except (ValueError, RecursionError):
+        reader = sqlite3.connect(":memory:")
+        try:
+            (found,) = reader.execute(f"SELECT {_TELL}", [said.decode("utf-8-sig", "replace")])
+        finally:
+            reader.close()
+    except sqlite3.Error:
         return {}
-    return found if isinstance(found, dict) else {}  # pyright: ignore[reportUnknownVariableType]  # keys of JSON are texts
+    return dict(zip(_PLACES, found, strict=True))
 
 
-def _line(told: Mapping[str, object], session: str | None, now: float) -> str:
+def _line(told: Told, session: str | None, now: float) -> str:
     ledger = _Ledger(_ledger_url())
     try:
         if not ledger.is_there:
             return "taximeter: no receipts yet"
-        parts = [_text(told, "model", "display_name") or "", *_costs(ledger.ask, told, session, now)]
+        parts = [_text(told, "model.display_name") or "", *_costs(ledger.ask, told, session, now)]
     finally:
         ledger.close()
-    context = _number(told, "context_window", "used_percentage")
+    context = _number(told, "context_window.used_percentage")
     parts.append("" if context is None else f"context {context:.0f} %")
     return " · ".join(part for part in parts if part)
 
 
-def _costs(ask: Ask, told: Mapping[str, object], session: str | None, now: float) -> list[str]:
+def _costs(ask: Ask, told: Told, session: str | None, now: float) -> list[str]:
     parts = [_session_text(ask, session, told), f"today {_money(_closed(ask, _midnight(now), now))}"]
     began = _block(ask, now)
     if began is not None:
@@ -110,7 +128,7 @@ def _costs(ask: Ask, told: Mapping[str, object], session: str | None, now: float
     return parts
 
 
-def _session_text(ask: Ask, session: str | None, told: Mapping[str, object]) -> str:
+def _session_text(ask: Ask, session: str | None, told: Told) -> str:
     """What the session cost by the ledger; by its own account where the ledger has not heard of it."""
     if session is None:
         return ""
@@ -119,9 +137,9 @@ def _session_text(ask: Ask, session: str | None, told: Mapping[str, object]) -> 
         " WHERE kind = 'session' AND name = ?",
         session,
     )
-    if found:
-        return f"session {_money(_sums(found[0]))}"
-    own = _number(told, "cost", "total_cost_usd")
+    for sums in found:
+        return f"session {_money(_sums(sums))}"
+    own = _number(told, "cost.total_cost_usd")
     return "" if own is None else f"session {_dollars(round(own * _PICODOLLARS))} by its own account"
 
 
@@ -147,8 +165,8 @@ def _closed(ask: Ask, since: float, until: float) -> Sums:
             )
         )
     receipts, unpriced, picodollars = 0, 0, 0
-    for part in parts:
-        more = _sums(part[0])
+    for (part,) in parts:
+        more = _sums(part)
         receipts, unpriced, picodollars = receipts + more[0], unpriced + more[1], picodollars + more[2]
     return receipts, unpriced, picodollars
 
@@ -157,10 +175,16 @@ def _block(ask: Ask, now: float) -> float | None:
     """When the running five-hour block began, as `taximeter report --by block` has it; None while there is none. Goes
     back hour by hour to a silence of five, for there a block must begin."""
     hours: list[int] = []
-    before = _stored(now)
-    while True:
-        (found,) = ask("SELECT max(hour) FROM usage_by_hour WHERE hour < ?", before)
-        hour = None if found[0] is None else _seconds(str(found[0]))
+    # One question whose answer is read as far as it is needed: SQLite looks for the next hour when it is asked for it.
+    earlier = ask(
+        "WITH RECURSIVE back(hour) AS (SELECT max(hour) FROM usage_by_hour WHERE hour < ? UNION ALL"
+        " SELECT (SELECT max(hour) FROM usage_by_hour WHERE hour < back.hour) FROM back WHERE back.hour >= ?)"
+        " SELECT hour FROM back",
+        _stored(now),
+        _stored(now - _BACK_H * 3600),
+    )
+    for (found,) in earlier:
+        hour = None if found is None else _seconds(str(found))
         if hour is None or (hours and hours[-1] - hour >= _BLOCK_H * 3600):
             break
         if not hours and now - hour >= _BLOCK_H * 3600:
@@ -168,7 +192,6 @@ def _block(ask: Ask, now: float) -> float | None:
         hours.append(hour)
         if now - hour > _BACK_H * 3600:
             return None
-        before = _stored(hour)
     began: int | None = None
     for hour in reversed(hours):
         if began is None or hour >= began + _BLOCK_H * 3600:
@@ -189,20 +212,22 @@ class _Ledger:
 
             self._connection = psycopg.connect(f"postgresql://{rest}", connect_timeout=1, autocommit=True)
             self._mark = "%s"
-            return
-        path = os.path.expanduser(rest.removeprefix("/") if separator else url)
-        if os.path.exists(path):
+        else:
+            path = os.path.expanduser(rest.removeprefix("/") if separator else url)
+            if not os.path.exists(path):
+                return
             self._connection = sqlite3.connect(path, timeout=_BUSY_S)
             self._connection.execute("PRAGMA query_only = ON")
+        self._connection.execute("BEGIN")  # one snapshot, and the file's locks once instead of for each question
 
     @property
     def is_there(self) -> bool:
         """Whether there is one yet."""
         return self._connection is not None
 
-    def ask(self, question: str, *values: object) -> list[tuple[object, ...]]:
-        """All rows of the answer."""
-        return self._connection.execute(question.replace("?", self._mark), values).fetchall()
+    def ask(self, question: str, *values: object) -> Iterator[tuple[object, ...]]:
+        """The rows of the answer, as somebody wants them."""
+        return iter(self._connection.execute(question.replace("?", self._mark), values))
 
     def close(self) -> None:
         """Let go of it."""
@@ -275,23 +300,16 @@ class _Alone:
         return {session: line for session, _, line in pairs}
 
 
-def _text(told: Mapping[str, object], *place: str) -> str | None:
-    """A short printable text at a place of a JSON document."""
-    found = _at(told, place)
+def _text(told: Told, place: str) -> str | None:
+    """A short printable text at a place."""
+    found = told.get(place)
     return found if isinstance(found, str) and found.isprintable() and 0 < len(found) <= 200 else None
 
 
-def _number(told: Mapping[str, object], *place: str) -> float | None:
-    """A number at a place of a JSON document, which is not negative."""
-    found = _at(told, place)
-    is_number = isinstance(found, int | float) and not isinstance(found, bool)
-    return float(found) if is_number and 0 <= found < 1e12 else None  # pyright: ignore[reportOperatorIssue, reportArgumentType]
-
-
-def _at(told: object, place: tuple[str, ...]) -> object:
-    for key in place:
-        told = told.get(key) if isinstance(told, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return told  # pyright: ignore[reportUnknownVariableType]
+def _number(told: Told, place: str) -> float | None:
+    """A number at a place, which is not negative."""
+    found = told.get(place)
+    return float(found) if isinstance(found, int | float) and 0 <= found < 1e12 else None
 
 
 def _sums(row: tuple[object, ...]) -> Sums:
@@ -326,5 +344,9 @@ def _stored(at: float) -> str:
 
 
 def _seconds(stored: str) -> int:
-    """When an hour of the ledger began."""
-    return round(datetime.fromisoformat(f"{stored[:19]}+00:00").timestamp())
+    """When an hour of the ledger began. Counted here, for what knows calendars takes a tenth of the line to load.
+    Years begin in March, so that a leap day is the last one."""
+    year, month, day, hour = (int(stored[first:last]) for first, last in ((0, 4), (5, 7), (8, 10), (11, 13)))
+    year -= month < 3
+    days = 365 * year + year // 4 - year // 100 + year // 400 + (153 * ((month + 9) % 12) + 2) // 5 + day - 1
+    return (days - 719_468) * 86_400 + hour * 3_600

@@ -25,7 +25,7 @@ from taximeter.reports import Question, answer, periods
 from tests.unit.reports.worlds import a_receipt
 
 NOW = datetime(2026, 11, 30, 9, 30, tzinfo=UTC)
-SLOW = ("typing", "re", "pathlib", "dataclasses", "json", "typer", "msgspec", "sqlalchemy", "taximeter.records")
+SLOW = ("typing", "re", "pathlib", "dataclasses", "json", "datetime", "typer", "msgspec", "sqlalchemy")
 
 
 @pytest.fixture(params=["UTC", "Asia/Kolkata", "America/Los_Angeles"])
@@ -88,9 +88,9 @@ def test_what_claude_code_says_is_beside_it(taximeter_home: Path) -> None:
     """Its model and its context; the session's cost is the ledger's, and its own account where that has none."""
     fill([a_receipt(NOW - timedelta(days=2), dollars="3", session="s")], taximeter_home)
     told: dict[str, object] = {
-        "model": {"id": "x", "display_name": "Opus"},
-        "cost": {"total_cost_usd": 0.0123},
-        "context_window": {"used_percentage": 41.6},
+        "model.display_name": "Opus",
+        "cost.total_cost_usd": 0.0123,
+        "context_window.used_percentage": 41.6,
     }
     assert line(told, "s") == "Opus · session $3.00 · today $0.00 · context 42 %"
     assert line(told, "unheard") == "Opus · session $0.0123 by its own account · today $0.00 · context 42 %"
@@ -157,11 +157,25 @@ def test_whatever_is_said_is_read_or_passed_over(said: bytes) -> None:
     os.close(writing)
     told = statusline.read_told(reading)
     os.close(reading)
-    for place in (("session_id",), ("model", "display_name")):
-        text = statusline._text(told, *place)
+    for place in ("session_id", "model.display_name"):
+        text = statusline._text(told, place)
         assert text is None or text.isprintable()
-    number = statusline._number(told, "cost", "total_cost_usd")
+    number = statusline._number(told, "cost.total_cost_usd")
     assert number is None or 0 <= number < 1e12
+    try:
+        document = json.loads(said)
+    except ValueError:
+        return
+    session = document.get("session_id") if isinstance(document, dict) else None
+    if isinstance(session, str) and session.isprintable() and session:
+        assert statusline._text(told, "session_id") == session
+
+
+@given(st.integers(0, 1029 * 8766))
+def test_hours_are_counted_as_calendars_do(hours: int) -> None:
+    """Leap years and all, until the year 2999."""
+    hour = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(hours=hours)
+    assert statusline._seconds(f"{hour:%Y-%m-%d %H}:00:00.000000") == hour.timestamp()
 
 
 def test_there_is_one_at_a_time(taximeter_home: Path) -> None:
@@ -181,22 +195,26 @@ def test_it_loads_nothing_that_is_slow(taximeter_home: Path) -> None:
     """That is how it stays under 50 ms: an interpreter, a database, and itself."""
     fill([a_receipt(datetime.now(UTC) - timedelta(days=9))], taximeter_home)
     code = (
-        "import sys\n"
+        "import os, sys\n"
+        "os._exit = sys.exit\n"
         "sys.argv = ['taximeter', 'statusline']\n"
         "from taximeter.__main__ import main\n"
-        "main()\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit:\n"
+        "    pass\n"
         f"print(*(name for name in {SLOW!r} if name in sys.modules))\n"
     )
     done = subprocess.run(
         [sys.executable, "-S", "-c", code],
         env={**os.environ, "PYTHONPATH": str(Path(taximeter.__file__).parents[1])},
-        stdin=subprocess.DEVNULL,
+        input=json.dumps({"model": {"display_name": "Opus"}}),
         capture_output=True,
         text=True,
         check=True,
         timeout=60,
     )
-    assert done.stdout == "today $0.00\n\n"
+    assert done.stdout == "Opus · today $0.00\n\n"
 
 
 @pytest.mark.parametrize(
