@@ -133,6 +133,7 @@ def test_without_a_usage_nothing_is_guessed() -> None:
     assert seen.output_tokens is None
     assert seen.prompt_tokens is None
     assert seen.itl_ns is None
+    assert seen.arrival_tokens is None
     assert seen.prompt_is_exact is None
 
 
@@ -211,10 +212,13 @@ def test_a_server_that_is_away_is_asked_once() -> None:
 
 
 def test_who_is_cancelled_has_a_receipt() -> None:
+    ended: list[Observation] = []
+
     async def work(clock: VirtualClock) -> list[Sent]:
         books = _Books()
         server = ScriptedServer(clock, lambda _q, _n: chat([100, 200, 300]))
-        asking = asyncio.ensure_future(Asker(server, name="s", run="run", books=books, clock=clock).ask(question()))
+        asker = Asker(server, name="s", run="run", books=books, clock=clock)
+        asking = asyncio.ensure_future(asker.ask(question(), on_end=ended.append))
         await until(150 * MS, clock)
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -225,6 +229,7 @@ def test_who_is_cancelled_has_a_receipt() -> None:
     assert sent.observation.outcome is Outcome.ABORTED
     assert sent.observation.arrivals_ns == (100 * MS,)
     assert sent.watch.stop(sent.ended_ns).total_ns == 150 * MS
+    assert [each.receipt_id for each in ended] == ["rcpt_1"]
 
 
 def test_an_engines_own_phases_are_kept() -> None:

@@ -17,7 +17,7 @@ from taximeter.measurement.wire import Question, Reply, Stale, Wire
 from taximeter.providers.metering import tap_for
 from taximeter.providers.sighting import Found, Seen, Tap
 from taximeter.providers.sse import Framer
-from taximeter.records import Attempt, Outcome, Phase, Request, Stopwatch, Usage, new_id
+from taximeter.records import Attempt, Basis, Outcome, Phase, Request, Stopwatch, Usage, new_id
 from taximeter.upstreams.secrets import concealed
 
 _MOST_ATTEMPTS: Final = 3  # connections that had died while they were kept
@@ -104,11 +104,17 @@ class Asker:
         """Nanoseconds since the run began."""
         return self._clock.monotonic_ns() - self.began_ns
 
-    async def ask(self, question: Question, *, scheduled_ns: int | None = None) -> Observation:
+    async def ask(
+        self,
+        question: Question,
+        *,
+        scheduled_ns: int | None = None,
+        on_end: Callable[[Observation], object] | None = None,
+    ) -> Observation:
         """Send it now, and read the answer to its end. `scheduled_ns` is when it was due; None is now.
 
         Never raises for what the server does. Cancelling it hangs up; the request is on the books as aborted, and the
-        cancellation goes on.
+        cancellation goes on: `on_end` is given the observation then too.
         """
         request = self._request(question)
         watch = Stopwatch(request.received_ns)
@@ -123,6 +129,8 @@ class Asker:
         finally:
             observation = self._observation(question, request, seen, outcome, error, scheduled_ns, len(tries))
             observation = self._kept(request, observation, watch, seen, tries)
+            if on_end is not None:
+                on_end(observation)
         return observation
 
     async def _asked(
@@ -248,6 +256,7 @@ class Asker:
     ) -> Observation:
         began_ns = self.began_ns
         usage = Usage.unknown(error or "nobody said") if seen.found is None else seen.found.usage
+        is_counted = outcome is Outcome.COMPLETED and usage.basis is not Basis.DERIVED
         sent_ns = request.received_ns - began_ns
         return Observation(
             id=request.id,
@@ -257,7 +266,7 @@ class Asker:
             headers_ns=None if seen.headers_ns is None else seen.headers_ns - began_ns,
             first_event_ns=None if seen.first_event_ns is None else seen.first_event_ns - began_ns,
             arrivals_ns=tuple(at_ns - began_ns for at_ns in seen.arrivals_ns),
-            arrival_tokens=_by_arrival(seen.counts, usage.output_tokens if outcome is Outcome.COMPLETED else None),
+            arrival_tokens=_by_arrival(seen.counts, usage.output_tokens if is_counted else None),
             ended_ns=self._clock.monotonic_ns() - began_ns,
             outcome=outcome,
             status=seen.status,
