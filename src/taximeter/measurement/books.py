@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future, wait
+from datetime import timedelta
 from typing import Final
 
-from taximeter.clock import SYSTEM_CLOCK, Clock
 from taximeter.errors import LedgerError
 from taximeter.ledger import Ledger
 from taximeter.measurement.asking import Sent
@@ -42,7 +42,6 @@ class Books:
         machine: SharedMachineTariff | None = None,
         purse: Purse | None = None,
         may_be_kept_there: bool = False,
-        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._ledger = ledger
         self._settler = settler
@@ -50,7 +49,6 @@ class Books:
         self._machine = machine
         self._purse = purse
         self._is_kept_there = None if may_be_kept_there else False
-        self._clock = clock
         self._writing: list[Future[None]] = []
         self.written = 0
 
@@ -67,7 +65,9 @@ class Books:
                 self._is_kept_there = self._has(observation.receipt_id)
             if self._is_kept_there:
                 return observation.receipt_id
-        closed_at = self._clock.utc_now()
+        # Other processes' requests are told of when all of them are over.
+        took = timedelta(microseconds=(sent.ended_ns - sent.request.received_ns) // 1000)
+        closed_at = sent.request.received_at + took
         timing = sent.watch.stop(sent.ended_ns)
         is_answered = observation.status is not None and observation.status < 300
         usage = found.usage if found is not None and is_answered else None

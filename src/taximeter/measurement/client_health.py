@@ -44,6 +44,11 @@ class ClientHealth:
         return self.cpu_ns / self.wall_ns if self.wall_ns else 0.0
 
     @property
+    def is_busy(self) -> bool:
+        """Whether more of them would each have had less to do."""
+        return self.cpu_share > MOST_CPU
+
+    @property
     def p99_lag_ns(self) -> int:
         """The lag that it had at most 99 times in 100."""
         return sorted(self.lag_ns)[int(0.99 * (len(self.lag_ns) - 1))] if self.lag_ns else 0
@@ -54,7 +59,7 @@ class ClientHealth:
 
     def complaint(self, median_itl_ns: float | None) -> str | None:
         """What is wrong with the client, in words; None where nothing is."""
-        if self.cpu_share > MOST_CPU:
+        if self.is_busy:
             return f"a client process used {self.cpu_share:.0%} of a processor".replace("%", " %")
         if self.most_lag_ns > MOST_BLOCK_NS:
             return f"the client's event loop stood still for {self.most_lag_ns / 1e6:.0f} ms"

@@ -79,6 +79,7 @@ class LoadPoint:
     Latencies are of the requests that were due in the window and answered whole; `outcomes` counts them all. A spread
     is None where no request has that figure. Latencies of an open loop count from when requests were due; from sending
     they are in `ttft_from_sending` and `end_to_end_from_sending`. `ramp` is the TTFT of those before the window.
+    `cached_ratio` is how much of their prompts the server had from a cache, None where it does not say.
     """
 
     is_open_loop: bool
@@ -100,6 +101,7 @@ class LoadPoint:
     completed_per_s: float
     output: Throughput | None
     prompt_tokens_per_s: float | None
+    cached_ratio: float | None
     in_flight_mean: float
     in_flight_most: int
     attainment: Attainment | None
@@ -125,6 +127,7 @@ def load_point(run: LoadRun, *, slo: Slo | None, rng: Generator) -> LoadPoint:
     drifted = tuple(drifts(inside, window, rng=rng)) if found else ()
     prompts = [seen.prompt_tokens for seen in whole]
     flags = _flags(run, found, inside, sent, drifted, itl)
+    read, cached = sum(n or 0 for n in prompts), [seen.cached_tokens for seen in whole]
     average, most = in_flight(run.observations, window)
     return LoadPoint(
         is_open_loop=run.is_open_loop,
@@ -145,7 +148,8 @@ def load_point(run: LoadRun, *, slo: Slo | None, rng: Generator) -> LoadPoint:
         sent=sent,
         completed_per_s=len(whole) / window.seconds,
         output=throughput(run.observations, window) if run.observations else None,
-        prompt_tokens_per_s=None if None in prompts else sum(n for n in prompts if n is not None) / window.seconds,
+        prompt_tokens_per_s=None if None in prompts else read / window.seconds,
+        cached_ratio=None if None in cached or None in prompts or not read else sum(n or 0 for n in cached) / read,
         in_flight_mean=average,
         in_flight_most=most,
         attainment=None if slo is None or not inside else attainment(slo, inside, window),
@@ -220,6 +224,9 @@ def _flags(
         for drift in drifted
         if drift.is_sure
     ]
+    if run.repeated:
+        says = f"{run.repeated} of {len(run.observations)} prompts had been sent before: a cache may have answered them"
+        flags.append(Flag(trouble=Trouble.REPEATED, says=says))
     flags += _miscounts(inside)
     return flags
 

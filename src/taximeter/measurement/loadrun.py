@@ -60,7 +60,8 @@ class LoadRun:
 
     `due_ns` is the whole schedule of an open loop, sent or not; `most_in_flight` a cap that was put on it. `ramp_ns` is
     how long its rate grew. `busy_ns` and `idle_ns` are when all slots of a closed loop were first busy, and when the
-    first one found nothing more to do; None where that never was. `clients` are the processes that sent.
+    first one found nothing more to do; None where that never was. `clients` are the processes that sent, `repeated` is
+    how many prompts had been sent before, word for word.
     """
 
     is_open_loop: bool
@@ -75,6 +76,7 @@ class LoadRun:
     observations: tuple[Observation, ...] = field(repr=False)
     clients: tuple[ClientHealth, ...]
     was_stopped: bool = False
+    repeated: int = 0
 
     @property
     def level(self) -> float:
@@ -106,4 +108,5 @@ def merged(parts: Sequence[LoadRun]) -> LoadRun:
         observations=tuple(sorted(seen, key=lambda one: (one.scheduled_ns, one.id))),
         clients=tuple(client for part in parts for client in part.clients),
         was_stopped=any(part.was_stopped for part in parts),
+        repeated=sum(part.repeated for part in parts),
     )

@@ -39,8 +39,8 @@ async def run_open_loop(
     """Send one question at each of `due_ns`, in nanoseconds since the asker's run began, and read the answers.
 
     With `most_in_flight` a request waits in the client while so many are under way; its latency counts from when it was
-    due all the same. `patience_s` after the last one was due, what has not ended is given up, and is a miss. Setting
-    `stop` gives up at once, and keeps what was seen.
+    due all the same. When there are no more `questions`, nothing more is sent. `patience_s` after the last one was due,
+    what has not ended is given up, and is a miss. Setting `stop` gives up at once, and keeps what was seen.
     """
     stop = asyncio.Event() if stop is None else stop
     watch = HealthWatch(began_ns=asker.began_ns, clock=clock) if watch is None else watch
@@ -60,7 +60,9 @@ async def run_open_loop(
 
     async def send() -> None:
         for at_ns in due_ns:
-            question = next(questions)  # made before its time, so that making it delays nobody
+            question = next(questions, None)  # made before its time, so that making it delays nobody
+            if question is None:
+                return
             await until(asker.began_ns + at_ns, clock)
             task = asyncio.ensure_future(ask(question, at_ns))
             asking.add(task)

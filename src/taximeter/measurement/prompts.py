@@ -12,12 +12,12 @@ begins as another did. Every answer is still held to its own count.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from taximeter.errors import UpstreamError
+from taximeter.errors import RequestError, UpstreamError
 from taximeter.measurement.asking import Asker
 from taximeter.measurement.observation import Observation
 from taximeter.measurement.target import Target
@@ -36,6 +36,9 @@ father power hour game line end member law car city community name president tea
 back parent face others level office door health person art war history party result change morning reason
 research girl guy moment air teacher force education
 """
+MOST_OUTPUT_TOKENS: Final = 1024
+"""Of an answer whose end is left to the model."""
+
 _LEAST_WORDS: Final = 24  # with fewer, prompts would begin alike too often
 _FIRST_WORDS: Final = 3
 _MOST_QUESTIONS: Final = 48
@@ -72,6 +75,10 @@ class Prompts:
         calibration = _Calibration(target, asker, random.Random(seed))  # noqa: S311
         words, overhead = await calibration.run()
         return cls(target, words, overhead, seed=seed)
+
+    def again(self, target: Target, seed: int) -> Prompts:
+        """The same for another client of that server, which asks at the same time: with other words drawn."""
+        return Prompts(target, self._words, self.overhead_tokens, seed=seed)
 
     def question(
         self,
@@ -121,6 +128,40 @@ def question_of(
         asked_prompt_tokens=prompt_tokens,
         asked_output_tokens=output_tokens,
         prompt_fingerprint=prompt.fingerprint(),
+    )
+
+
+def question_as_it_is(
+    target: Target,
+    shape: str,
+    *,
+    text: str | None = None,
+    messages: Sequence[Mapping[str, object]] = (),
+    output_tokens: int | None = None,
+) -> Question:
+    """A question with somebody's own prompt: a text, or messages. Without `output_tokens` the model ends its answer, at
+    `MOST_OUTPUT_TOKENS` at the latest. Raises RequestError for messages to a door that takes a text."""
+    is_plain = target.dialect is Dialect.OPENAI_COMPLETIONS
+    if text is None and is_plain:
+        raise RequestError("messages need a door for them", param="api", hint="--api chat")
+    fields: dict[str, Any] = {"model": target.model, "stream": True}
+    if is_plain:
+        fields["prompt"] = text
+    else:
+        fields["messages"] = list(messages) if text is None else [{"role": "user", "content": text}]
+    limits = _limits(target, output_tokens or MOST_OUTPUT_TOKENS)
+    if output_tokens is None:
+        limits = {name: value for name, value in limits.items() if name not in ("ignore_eos", "min_tokens")}
+    fields |= limits
+    said = text if text is not None else _encode(fields["messages"]).decode()
+    return Question(
+        shape=shape,
+        dialect=target.dialect,
+        model=target.model,
+        path=target.path,
+        body=_encode(fields),
+        asked_output_tokens=output_tokens,
+        prompt_fingerprint=Prompt(text=said).fingerprint(),
     )
 
 

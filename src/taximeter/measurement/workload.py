@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,14 +26,16 @@ from typing import Final, cast
 from numpy.random import Generator
 
 from taximeter.errors import RequestError
-from taximeter.records import Outcome, Receipt
+from taximeter.records import Outcome, Receipt, Request
 
 NAMED: Final = ("chat", "rag", "agent")
 LEDGER: Final = "ledger"
 FEWEST_RECEIPTS: Final = 20
 _MOST_BYTES: Final = 256 * 1024 * 1024
 _LONGEST: Final = 100_000_000  # tokens; more is no length
-_MEASURED_LABEL: Final = "shape"  # requests that were sent to measure have it
+# Requests that were sent to measure have this label, or, where a gateway of ours wrote their receipts, such a run.
+_MEASURED_LABEL: Final = "shape"
+_MEASURED_RUN: Final = re.compile(r"(sweep|load|compare)-\d{8}-\d{6}-")
 
 Message = Mapping[str, object]
 
@@ -85,29 +88,41 @@ class Workload:
     def fitted(self, context_tokens: int | None, *, shortest_prompt_tokens: int = 1) -> Workload:
         """The same for a model with so long a context: prompts that are too long are cut, and answers that leave no
         room for a prompt too. No prompt is shorter than the shortest that can be made."""
-
-        def fit(ask: Ask) -> Ask:
-            if ask.prompt_tokens is None:
-                return ask
-            output = ask.output_tokens
-            prompt = max(shortest_prompt_tokens, ask.prompt_tokens)
-            if context_tokens is not None:
-                room = max(shortest_prompt_tokens + 1, context_tokens)
-                output = None if output is None else min(output, room - shortest_prompt_tokens)
-                prompt = min(prompt, room - (output or 1))
-            shared = min(ask.shared_tokens, prompt)
-            return replace(ask, prompt_tokens=prompt, output_tokens=output, shared_tokens=shared)
-
-        drawn = self.drawn
-
-        def draw(rng: Generator) -> Ask:
-            assert drawn is not None  # noqa: S101 - it is only called where it was
-            return fit(drawn(rng))
-
+        fit = _Fit(context_tokens=context_tokens, shortest_prompt_tokens=shortest_prompt_tokens)
         fitted = tuple(fit(ask) for ask in self.listed)
         cut = sum(one != other for one, other in zip(fitted, self.listed, strict=True))
-        says = f"{self.says}; {cut} of {len(fitted)} fitted to the context of {context_tokens:,}" if cut else self.says
-        return replace(self, says=says, listed=fitted, drawn=None if drawn is None else draw)
+        says = f"{self.says}; {cut} of {len(fitted)} made to fit" if cut else self.says
+        drawn = None if self.drawn is None else _Fitted(drawn=self.drawn, fit=fit)
+        return replace(self, says=says, listed=fitted, drawn=drawn)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fit:
+    context_tokens: int | None
+    shortest_prompt_tokens: int
+
+    def __call__(self, ask: Ask) -> Ask:
+        if ask.prompt_tokens is None:
+            return ask
+        shortest, output = self.shortest_prompt_tokens, ask.output_tokens
+        prompt = max(shortest, ask.prompt_tokens)
+        if self.context_tokens is not None:
+            room = max(shortest + 1, self.context_tokens)
+            output = None if output is None else min(output, room - shortest)
+            prompt = min(prompt, room - (output or 1))
+        shared = min(ask.shared_tokens, prompt)
+        return replace(ask, prompt_tokens=prompt, output_tokens=output, shared_tokens=shared)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fitted:
+    """A way of drawing whose results are made to fit. No closure: it goes to other processes."""
+
+    drawn: Callable[[Generator], Ask]
+    fit: _Fit
+
+    def __call__(self, rng: Generator) -> Ask:
+        return self.fit(self.drawn(rng))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +192,7 @@ def of_receipts(receipts: Iterable[Receipt]) -> Workload:
     cached = read = 0
     for receipt in receipts:
         usage = receipt.usage
-        if receipt.outcome is not Outcome.COMPLETED or usage is None or _MEASURED_LABEL in receipt.request.labels:
+        if receipt.outcome is not Outcome.COMPLETED or usage is None or _is_measured(receipt.request):
             continue
         prompt, output = usage.input_tokens, usage.output_tokens
         if prompt and output:
@@ -194,6 +209,10 @@ def of_receipts(receipts: Iterable[Receipt]) -> Workload:
     if cached:
         says += f"; {cached / read:.0%} of their prompts came from a cache, none of these do".replace("%", " %")
     return Workload(name=LEDGER, says=says, stands_on=len(pairs), listed=tuple(pairs))
+
+
+def _is_measured(request: Request) -> bool:
+    return _MEASURED_LABEL in request.labels or _MEASURED_RUN.match(request.run or "") is not None
 
 
 def from_file(path: Path) -> Workload:

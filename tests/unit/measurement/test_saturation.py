@@ -42,6 +42,7 @@ def point(level: float, met: int, of: int = 400, *, open_loop: bool = True, toke
         completed_per_s=level,
         output=Throughput(mean_per_s=tokens_per_s, peak_per_s=tokens_per_s, uncounted=0),
         prompt_tokens_per_s=None,
+        cached_ratio=None,
         in_flight_mean=0.0,
         in_flight_most=0,
         attainment=good,

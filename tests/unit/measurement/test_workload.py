@@ -61,7 +61,7 @@ def test_fitting_says_how_many_were_cut() -> None:
         says="lengths",
         listed=(Ask(prompt_tokens=10, output_tokens=5), Ask(prompt_tokens=500, output_tokens=5)),
     )
-    assert lengths.fitted(100).says == "lengths; 1 of 2 fitted to the context of 100"
+    assert lengths.fitted(100).says == "lengths; 1 of 2 made to fit"
     assert lengths.fitted(1000) == lengths
     assert first(fixed(512, 64), 2) == [Ask(prompt_tokens=512, output_tokens=64)] * 2
 
