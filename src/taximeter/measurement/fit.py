@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     Floats = NDArray[float64]
 
 TTFT: Final = ("a", "b", "c")
-"""Fixed time, time for each token, and time for each pair of tokens."""
+"""TTFT by prompt tokens: fixed time, time for each token, and time for each pair of tokens."""
 
 ITL: Final = ("d", "e")
-"""Time of a step whatever its depth, and time for each token that it looks back on."""
+"""Time per token by depth, which is how many tokens a step looks back on, the prompt and half of the answer: time of a
+step whatever its depth, and time for each of those tokens."""
 
 _LEAST_REPEATS: Final = 3  # of one length, for a spread that says anything
 
@@ -219,13 +220,3 @@ class _Solver:
             for column, index in enumerate(chosen):
                 best[better, index] = found[better, column]
         return best / self._units
-
-
-def fit_ttft(samples: Mapping[float, Sequence[float]], *, rng: Generator) -> Fit:
-    """TTFT = a + b·n + c·n² by prompt tokens."""
-    return fit(samples, TTFT, rng=rng)
-
-
-def fit_itl(samples: Mapping[float, Sequence[float]], *, rng: Generator) -> Fit:
-    """Time per token = d + e·depth, by how many tokens a step looks back on: the prompt, and half of the answer."""
-    return fit(samples, ITL, rng=rng)

@@ -94,13 +94,19 @@ TABLE: Final = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineState:
     """What an engine says of itself: requests it is working on and requests that wait, the share of its KV memory in
-    use, and of prompt tokens found there. What its page does not have is None, with a reason in `unknown_reasons`."""
+    use, and of prompt tokens found there. What its page does not have is None, with a reason in `unknown_reasons`.
+
+    `prefix_hit_tokens` of `prefix_asked_tokens` were found since its start, where it counts them: two readings say what
+    happened between them.
+    """
 
     engine: str | None
     running: float | None = None
     queue: float | None = None
     kv_usage_ratio: float | None = None
     prefix_hit_ratio: float | None = None
+    prefix_hit_tokens: float | None = None
+    prefix_asked_tokens: float | None = None
     unknown_reasons: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -123,26 +129,35 @@ def read_page(text: str) -> EngineState:
         return nothing_known("the page is of no engine that is known here")
     wanted = {series.name for kind in _kinds(words) for series in kind}
     page = _Page(line for line in lines if line.partition("{")[0].partition(" ")[0] in wanted)
+    hits, asked = _hits(page, words)
     found = {
         "running": page.total(words.running),
         "queue": page.total(words.queue),
         "kv_usage_ratio": _share(page.mean(words.kv_usage)),
-        "prefix_hit_ratio": _hit_ratio(page, words),
+        "prefix_hit_ratio": _share(page.mean(words.hit_ratio))
+        if hits is None or asked is None
+        else _ratio(hits, asked),
     }
     missing = {name: f"{words.engine} does not say" for name, value in found.items() if value is None}
-    return EngineState(engine=words.engine, **found, unknown_reasons=missing)
+    return EngineState(
+        engine=words.engine, **found, prefix_hit_tokens=hits, prefix_asked_tokens=asked, unknown_reasons=missing
+    )
 
 
 def _kinds(words: _Words) -> Iterable[tuple[Series, ...]]:
     return words.running, words.queue, words.kv_usage, words.hit_ratio, words.hits, words.asked
 
 
-def _hit_ratio(page: _Page, words: _Words) -> float | None:
+def _hits(page: _Page, words: _Words) -> tuple[float, float] | tuple[None, None]:
+    """Tokens that were found, of how many; both or none."""
     hits, asked = page.total(words.hits), page.total(words.asked)
-    if hits is not None and asked is not None:
-        asked += hits if words.asked_without_hits else 0
-        return _share(hits / asked) if asked > 0 else None
-    return _share(page.mean(words.hit_ratio))
+    if hits is None or asked is None:
+        return None, None
+    return hits, asked + hits if words.asked_without_hits else asked
+
+
+def _ratio(hits: float, asked: float) -> float | None:
+    return _share(hits / asked) if asked > 0 else None
 
 
 def _share(value: float | None) -> float | None:

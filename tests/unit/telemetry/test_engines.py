@@ -116,3 +116,13 @@ def test_no_page_does_any_harm(page: str):
     """It is read, or refused with a ValueError."""
     with contextlib.suppress(ValueError):
         assert isinstance(read_page(page), EngineState)
+
+
+def test_hits_are_counted_with_what_they_are_of() -> None:
+    """Two readings of a page say what happened between them, whichever way an engine counts."""
+    vllm = read_page("vllm:prefix_cache_hits_total 32\nvllm:prefix_cache_queries_total 100\n")
+    assert (vllm.prefix_hit_tokens, vllm.prefix_asked_tokens) == (32, 100)
+    llama = read_page("llamacpp:prompt_tokens_cached_total 30\nllamacpp:prompt_tokens_total 70\n")  # the computed ones
+    assert (llama.prefix_hit_tokens, llama.prefix_asked_tokens) == (30, 100)
+    silent = read_page("sglang:cache_hit_rate 0.5\nsglang:cached_tokens_total 3\n")
+    assert (silent.prefix_hit_tokens, silent.prefix_asked_tokens, silent.prefix_hit_ratio) == (None, None, 0.5)
