@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import pairwise
 
-from taximeter.ledger import Percentiles, Slice
+from taximeter.ledger import CostTotals, Percentiles, Slice
 from taximeter.records import (
     LABEL_KIND,
     Basis,
@@ -60,16 +60,29 @@ class ReceiptsInMemory:
             slices if percentiles else [replace(one, first_token=none, inter_token=none, total=none) for one in slices]
         )
 
-    def task_slices(
+    def slices_and_whole(
         self,
-        names: Collection[str],
-        until: datetime,
+        by: str | None,
+        edges: Sequence[datetime],
         *,
         only: Sequence[tuple[str, str]] = (),
         percentiles: bool = True,
-    ) -> list[Slice]:
-        found = self.slices("task", [_BEGINNING, until], only=only, percentiles=percentiles)
-        return [part for part in found if part.name in names]
+    ) -> tuple[list[Slice], Slice | None]:
+        wholes = self.slices(None, [edges[0], edges[-1]], only=only)
+        return self.slices(by, edges, only=only, percentiles=percentiles), next(iter(wholes), None)
+
+    def costs(
+        self, by: str | None, edges: Sequence[datetime], *, only: Sequence[tuple[str, str]] = ()
+    ) -> list[CostTotals]:
+        return [
+            CostTotals(**{name: getattr(part, name) for name in CostTotals.__slots__})
+            for part in self.slices(by, edges, only=only)
+        ]
+
+    def task_costs(
+        self, names: Collection[str], until: datetime, *, only: Sequence[tuple[str, str]] = ()
+    ) -> list[CostTotals]:
+        return [part for part in self.costs("task", [_BEGINNING, until], only=only) if part.name in names]
 
     def active_hours(self, since: datetime, until: datetime) -> list[datetime]:
         closed = {receipt.closed_at for receipt in self._receipts if since <= receipt.closed_at < until}

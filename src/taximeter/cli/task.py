@@ -27,7 +27,7 @@ from taximeter.records import (
 from taximeter.settings import Settings
 
 if TYPE_CHECKING:
-    from taximeter.ledger import Ledger, Slice
+    from taximeter.ledger import CostTotals, Ledger
 
 app = typer.Typer(
     add_completion=False, help="Say when a task starts and ends, and which requests are a task's.", no_args_is_help=True
@@ -83,7 +83,7 @@ def finish(
         named = _last_started(ledger) if name is None else _checked(name)
         ledger.finish_task(named, not failed, now).result()
         task = ledger.task(named)
-        sums = ledger.task_slices([named], now, percentiles=False)
+        sums = ledger.task_costs([named], now)
     if as_json:
         print_json(task)
     else:
@@ -138,7 +138,7 @@ def assign(
         )
     with _ledger() as ledger:
         ledger.say(word)
-        sums = [] if name is None else ledger.task_slices([name], now, percentiles=False)
+        sums = [] if name is None else ledger.task_costs([name], now)
     if as_json:
         print_json(word)
     elif name is not None:
@@ -239,7 +239,7 @@ def _instant(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _sums_text(sums: list[Slice]) -> str:
+def _sums_text(sums: list[CostTotals]) -> str:
     """What a task cost so far, in one line."""
     if not sums:
         return "no requests yet"

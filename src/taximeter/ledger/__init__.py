@@ -3,12 +3,13 @@
 from taximeter.ledger.bulk import Appended, FileMark
 from taximeter.ledger.forms import Call, Form
 from taximeter.ledger.ledger import Ledger
-from taximeter.ledger.totals import GroupTotals, Percentiles, Slice, UsageTotals
+from taximeter.ledger.totals import CostTotals, GroupTotals, Percentiles, Slice, UsageTotals
 from taximeter.ledger.writer import LedgerCounts
 
 __all__ = [
     "Appended",
     "Call",
+    "CostTotals",
     "FileMark",
     "Form",
     "GroupTotals",

@@ -8,16 +8,18 @@ Statements are plain SQL with `?` for each value, in the words that both databas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from taximeter.errors import ConfigError, LedgerError
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
+_MOST_VALUES = 500
+_Value = TypeVar("_Value")
 _POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
 
 
@@ -139,6 +141,11 @@ def database_at(url: str, *, spool: Path | None) -> Database | None:
 
     # Resolved, because the locks beside the file must be the same ones by whatever name it is opened.
     return Sqlite(Path(path).expanduser().resolve())
+
+
+def batches(values: Sequence[_Value]) -> Iterator[Sequence[_Value]]:
+    """As many values at a time as one statement takes."""
+    return (values[first : first + _MOST_VALUES] for first in range(0, len(values), _MOST_VALUES))
 
 
 def first_line(error: Exception) -> str:

@@ -5,7 +5,7 @@ Owns: what can be added up and what of it belongs to whom, in both places alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -22,6 +22,7 @@ from taximeter.ledger.columns import (
     TOKEN_COLUMNS,
     UNKNOWN_COLUMNS,
 )
+from taximeter.ledger.database import batches
 from taximeter.ledger.schema import current_receipts, group_hours, usage_by_hour
 from taximeter.ledger.totals import UsageTotals
 from taximeter.records import LABEL_KIND, PICODOLLARS_PER_DOLLAR, Outcome
@@ -42,7 +43,7 @@ class Belongs:
         self._labels: list[tuple[str, str]] = []
         for kind, name in groups:
             if kind.startswith(LABEL_KIND):
-                self._labels.append((rows.stored_name(kind.removeprefix(LABEL_KIND)), rows.stored_name(name)))
+                self._labels.append((rows.stored_label(kind.removeprefix(LABEL_KIND)), rows.stored_name(name)))
             else:
                 self.conditions.append(this[kind] == rows.stored_name(name))
         self.columns: list[Column] = []
@@ -133,11 +134,13 @@ def within(source: Source) -> sa.ColumnElement[bool]:
     return sa.and_(source.at >= since, source.at < until, source.is_there)
 
 
-def hours_of(connection: sa.Connection, kind: str, name: str) -> Sequence[datetime]:
-    """In which hours a group had receipts, ascending."""
-    this = group_hours.c
-    question = sa.select(this.hour).where(this.kind == rows.stored_kind(kind), this.name == rows.stored_name(name))
-    return connection.scalars(question.order_by(this.hour)).all()
+def hours_of(connection: sa.Connection, kind: str, names: Collection[str]) -> list[datetime]:
+    """In which hours any of these groups had receipts, ascending."""
+    this, found = group_hours.c, set[datetime]()
+    of_kind = sa.select(this.hour).where(this.kind == rows.stored_kind(kind)).distinct()
+    for some in batches([rows.stored_name(name) for name in names]):
+        found.update(connection.scalars(of_kind.where(this.name.in_(some))))
+    return sorted(found)
 
 
 def active_hours(connection: sa.Connection, since: datetime, until: datetime) -> list[datetime]:

@@ -34,7 +34,7 @@ from taximeter.ledger.liveness import WriterLock, WriterLocks
 from taximeter.ledger.rows import stored_name
 from taximeter.ledger.spool import JOURNAL, Spool
 from taximeter.ledger.sqlite import Sqlite
-from taximeter.ledger.totals import GroupTotals, Slice, UsageTotals
+from taximeter.ledger.totals import CostTotals, GroupTotals, Slice, UsageTotals
 from taximeter.ledger.transactions import tell_loss
 from taximeter.ledger.writer import LedgerCounts, Writer
 from taximeter.records import Receipt, Request, Task, TaskWord, TaskWords, new_id
@@ -275,17 +275,31 @@ class Ledger:
         words = self.task_rules()
         return self._reading().slices(by, edges, only=only, percentiles=percentiles, words=words)
 
-    def task_slices(
+    def slices_and_whole(
         self,
-        names: Collection[str],
-        until: datetime,
+        by: str | None,
+        edges: Sequence[datetime],
         *,
         only: Sequence[tuple[str, str]] = (),
         percentiles: bool = True,
-    ) -> list[Slice]:
-        """The same for the whole life of some tasks, from their first receipt on and before `until`."""
+    ) -> tuple[list[Slice], Slice | None]:
+        """The same, and all of them together, None where there are none. Without `percentiles` only that one has
+        them."""
         words = self.task_rules()
-        return self._reading().task_slices(names, until, only=only, percentiles=percentiles, words=words)
+        return self._reading().with_whole(by, edges, only=only, percentiles=percentiles, words=words)
+
+    def costs(
+        self, by: str | None, edges: Sequence[datetime], *, only: Sequence[tuple[str, str]] = ()
+    ) -> list[CostTotals]:
+        """What each of the slices cost, and no more, which is quicker."""
+        return self._reading().costs(by, edges, only=only, words=self.task_rules())
+
+    def task_costs(
+        self, names: Collection[str], until: datetime, *, only: Sequence[tuple[str, str]] = ()
+    ) -> list[CostTotals]:
+        """What some tasks cost in all, from their first receipt on and before `until`. What has no receipts is not in
+        it."""
+        return self._reading().task_costs(names, until, only=only, words=self.task_rules())
 
     def active_hours(self, since: datetime, until: datetime) -> list[datetime]:
         """The hours of UTC in which something was closed from `since` and before `until`."""

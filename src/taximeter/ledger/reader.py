@@ -18,18 +18,17 @@ from sqlalchemy import exc
 from taximeter.errors import LedgerError
 from taximeter.ledger import hours, rows, task_words
 from taximeter.ledger.columns import MONEY_COLUMNS
-from taximeter.ledger.database import Database, as_ledger_error
+from taximeter.ledger.database import Database, as_ledger_error, batches
 from taximeter.ledger.documents import record_from
 from taximeter.ledger.forms import derive
 from taximeter.ledger.rollups import ALL
 from taximeter.ledger.schema import current_receipts, documents, file_marks, forms, group_totals, receipts, task_ends
 from taximeter.ledger.slices import Groups, Slices, hours_of_tasks
-from taximeter.ledger.totals import GroupTotals, Slice, UsageTotals
+from taximeter.ledger.totals import CostTotals, GroupTotals, Slice, UsageTotals
 from taximeter.records import PICODOLLARS_PER_DOLLAR, Receipt, Task, TaskWords, exact_sum
 
 _LONGEST_LIST = 100_000
 _NAMED_WHEN_AMBIGUOUS = 5
-_AT_ONCE = 500
 
 
 class Reader:
@@ -87,13 +86,30 @@ class Reader:
         with self._snapshot() as connection:
             return Slices(by, only, words).answer(connection, [*enumerate(pairwise(edges))], percentiles=percentiles)
 
-    def task_slices(
-        self, names: Collection[str], until: datetime, *, only: Groups, percentiles: bool, words: TaskWords
-    ) -> list[Slice]:
-        """See `Ledger.task_slices`."""
+    def with_whole(
+        self, by: str | None, edges: Sequence[datetime], *, only: Groups, percentiles: bool, words: TaskWords
+    ) -> tuple[list[Slice], Slice | None]:
+        """See `Ledger.slices_and_whole`."""
         with self._snapshot() as connection:
-            spans = [(0, span) for span in hours_of_tasks(connection, names, words, until)]
-            return Slices("task", only, words).answer(connection, spans, percentiles=percentiles, names=names)
+            spans = [*enumerate(pairwise(edges))]
+            return Slices(by, only, words).with_whole(connection, spans, percentiles=percentiles)
+
+    def costs(self, by: str | None, edges: Sequence[datetime], *, only: Groups, words: TaskWords) -> list[CostTotals]:
+        """See `Ledger.costs`."""
+        with self._snapshot() as connection:
+            return Slices(by, only, words).costs(connection, [*enumerate(pairwise(edges))])
+
+    def task_costs(
+        self, names: Collection[str], until: datetime, *, only: Groups, words: TaskWords
+    ) -> list[CostTotals]:
+        """See `Ledger.task_costs`."""
+        with self._snapshot() as connection:
+            known = _kept_costs(connection, names, until) if words.is_empty and not only else {}
+            others = set(names) - known.keys()
+            if others:
+                spans = [(0, span) for span in hours_of_tasks(connection, others, words, until)]
+                known |= {part.name: part for part in Slices("task", only, words).costs(connection, spans, others)}
+            return [*known.values()]
 
     def active_hours(self, since: datetime, until: datetime) -> list[datetime]:
         """See `Ledger.active_hours`."""
@@ -171,8 +187,7 @@ def _whole(connection: sa.Connection, of: Iterable[int]) -> list[Receipt]:
     """The receipts with these numbers, in their order."""
     numbers = list(of)
     found: dict[int, Receipt] = {}
-    for start in range(0, len(numbers), _AT_ONCE):
-        some = numbers[start : start + _AT_ONCE]
+    for some in batches(numbers):
         documented = sa.select(documents.c.number, documents.c.document).where(documents.c.number.in_(some))
         found |= {number: record_from(text, Receipt) for number, text in connection.execute(documented)}
         derived = [number for number in some if number not in found]
@@ -200,7 +215,7 @@ def _members(
     """The numbers of a group's receipts, newest first. They are looked for in the hours in which there are some."""
     this, found = current_receipts.c, list[int]()
     belongs = hours.Belongs(hours.OF_RECEIPTS.keys, [(kind, name)])
-    for hour in reversed(hours.hours_of(connection, kind, name)):
+    for hour in reversed(hours.hours_of(connection, kind, [name])):
         if before is not None and hour > before[0]:
             continue
         question = (
@@ -216,6 +231,26 @@ def _members(
         if len(found) >= limit:
             break
     return found[:limit]
+
+
+def _kept_costs(connection: sa.Connection, names: Collection[str], until: datetime) -> dict[str | None, CostTotals]:
+    """What tasks cost by the sums that are kept of groups, of those whose last receipt was closed before `until`."""
+    found: dict[str | None, CostTotals] = {}
+    stored = {rows.stored_name(name): name for name in names}
+    this = group_totals.c
+    for some in batches([*stored]):
+        question = sa.select(group_totals).where(this.kind == "task", this.name.in_(some), this.last_at < until)
+        for each in map(_group_totals, connection.execute(question).mappings()):
+            name = stored[each.name]
+            found[name] = CostTotals(
+                interval=0,
+                name=name,
+                receipts=each.receipts,
+                unpriced=each.unpriced,
+                cost=each.cost,
+                last_at=each.last_at,
+            )
+    return found
 
 
 def _bounded(limit: int) -> int:

@@ -105,20 +105,29 @@ def belongings(receipt: Receipt) -> Row:
 
 
 def labels_text(labels: Mapping[str, str]) -> str:
-    """Labels as a JSON object, the same text for the same labels. Names that are cut alike are one."""
-    stored = {stored_name(name): stored_name(value) for name, value in labels.items()}
+    """Labels as a JSON object, the same text for the same labels. Their names are in small letters, as headers have
+    them; those that are alike then, or cut alike, are one."""
+    stored = {stored_label(name): stored_name(value) for name, value in labels.items()}
     return _encode(dict(sorted(stored.items()))).decode()
 
 
 @lru_cache(maxsize=4_096)
 def labels_from(text: str | None) -> Mapping[str, str]:
     """What `labels_text` was made of."""
-    return {} if text is None else msgspec.json.decode(text, type=dict[str, str])
+    found = {} if text is None else msgspec.json.decode(text, type=dict[str, str])
+    return {stored_label(name): value for name, value in found.items()}
 
 
 def stored_kind(kind: str) -> str:
     """A kind of groups, to be asked for: of labels, the name as `labels_text` has it."""
-    return LABEL_KIND + stored_name(kind.removeprefix(LABEL_KIND)) if kind.startswith(LABEL_KIND) else stored_name(kind)
+    return (
+        LABEL_KIND + stored_label(kind.removeprefix(LABEL_KIND)) if kind.startswith(LABEL_KIND) else stored_name(kind)
+    )
+
+
+def stored_label(name: str) -> str:
+    """The name of a label as `labels_text` has it."""
+    return stored_name(name.lower())
 
 
 def request_row(request: Request, receipt_id: str, writer_id: str, document: str) -> Row:

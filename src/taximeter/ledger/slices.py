@@ -9,13 +9,14 @@ Owns: intervals, names, and percentiles. Refuses to know: zones, days and blocks
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 
 from taximeter.ledger import rows
@@ -32,15 +33,18 @@ from taximeter.ledger.hours import (
     parts_of,
     within,
 )
-from taximeter.ledger.totals import Percentiles, Slice
+from taximeter.ledger.totals import CostTotals, Percentiles, Slice
 from taximeter.records import LABEL_KIND, PICODOLLARS_PER_DOLLAR, Basis, Outcome, Phase, TaskWords
 
-MOST_TIMED = 200_000
+MOST_TIMED = 100_000
 """Of more timed receipts in one question, percentiles look at an even part only."""
 
 KINDS = ("task", "run", "session", "model", "served_by", "key", "source", "outcome")
 
 _STRIPE = timedelta(minutes=5)
+_MOST_BY_NUMBER = 8  # of fewer than every so manieth, whole stripes of time are passed over
+_SPREAD, _SPREAD_OVER = 40_503, 65_536  # the golden section of these: multiples of it lie evenly
+_decode_numbers = msgspec.json.Decoder(list[int]).decode
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BASES = tuple(Basis)
 _OUTCOMES = tuple(Outcome)
@@ -85,7 +89,7 @@ class Names:
             return None
         if self._by.startswith(LABEL_KIND):
             labels = rows.labels_from(values[self._places["labels"]])
-            return labels.get(rows.stored_name(self._by.removeprefix(LABEL_KIND)))
+            return labels.get(rows.stored_label(self._by.removeprefix(LABEL_KIND)))
         return values[self._places[self._by]]
 
     def _groups(self, values: Sequence[Any]) -> dict[str, str]:
@@ -97,27 +101,27 @@ class Names:
 
 _FAILED = ("cost_dollars", "cost_picodollars", "unpriced")
 _ADDED = (*HOUR_SUMS, *(f"failed_{name}" for name in _FAILED), *(outcome.value for outcome in _OUTCOMES))
-_AT = {name: place for place, name in enumerate(_ADDED)}
+_OF_COSTS = ("receipts", "unpriced", "cost_dollars", "cost_picodollars")
 
 
-def _sums(source: Source) -> list[Column]:
-    """`_ADDED`, then the weakest bases, and when the first was received and the last closed."""
+def _sums(source: Source, names: Sequence[str]) -> list[Column]:
+    """Those of `_ADDED`, then the weakest bases, and when the first was received and the last closed."""
     outcome = source.keys["outcome"]
-    completed = outcome == Outcome.COMPLETED.value
-    added = [source.sums[name] for name in HOUR_SUMS]
-    added += [sa.case((completed, 0), else_=source.sums[name]) for name in _FAILED]
-    added += [sa.case((outcome == one.value, source.sums["receipts"]), else_=0) for one in _OUTCOMES]
+    made: dict[str, Column] = {f"failed_{name}": source.sums[name] for name in _FAILED}
+    made = {name: sa.case((outcome == Outcome.COMPLETED.value, 0), else_=column) for name, column in made.items()}
+    made |= {one.value: sa.case((outcome == one.value, source.sums["receipts"]), else_=0) for one in _OUTCOMES}
     ranks = [
         sa.func.max(sa.case({basis.value: rank for rank, basis in enumerate(_BASES)}, value=source.keys[name]))
         for name in ("usage_basis", "cost_basis")
     ]
+    added = [made[name] if name in made else source.sums[name] for name in names]
     spans = [sa.func.min(source.first_at), sa.func.max(source.last_at)]
     return [*(sa.func.coalesce(sa.func.sum(column), 0) for column in added), *ranks, *spans]
 
 
 @dataclass(slots=True)
 class _Heap:
-    """What is known of one interval and name so far."""
+    """What is known of one interval and name so far. The numbers are those of a question's names."""
 
     numbers: list[int]
     usage_rank: int | None
@@ -138,10 +142,12 @@ def _weaker(one: int | None, other: int | None) -> int | None:
 
 
 Key = tuple[int, str | None]
+Spans = Sequence[tuple[int, Span]]
+"""Those that a report wants summed, each with the number of its interval."""
 
 
 class Slices:
-    """One question: `spans` are those that a report wants summed, each with the number of its interval."""
+    """One question."""
 
     def __init__(self, by: str | None, only: Groups, words: TaskWords) -> None:
         """Raises ValueError for a kind that nothing is kept by."""
@@ -149,85 +155,164 @@ class Slices:
             if kind not in KINDS and not kind.startswith(LABEL_KIND):
                 raise ValueError(f"receipts are added up by {', '.join(KINDS)} or {LABEL_KIND}NAME, not by {kind!r}")
         self._by, self._only, self._words = by, only, words
-        self._asked: dict[int, tuple[Names, sa.Select[Any]]] = {}
 
     def answer(
-        self,
-        connection: sa.Connection,
-        spans: Sequence[tuple[int, Span]],
-        *,
-        percentiles: bool,
-        names: Collection[str] | None = None,
+        self, connection: sa.Connection, spans: Spans, *, percentiles: bool, names: Collection[str] | None = None
     ) -> list[Slice]:
         """The slices, by interval and name; with `names`, only these."""
-        cut = [(interval, part) for interval, span in spans for part in _cut(span, self._words.instants)]
-        heaps: dict[Key, _Heap] = {}
-        for interval, part in cut:
-            for name, heap in self._heaps(connection, part):
-                if names is not None and name not in names:
-                    continue
-                known = heaps.get((interval, name))
-                if known is None:
-                    heaps[interval, name] = heap
-                else:
-                    known.add(heap)
+        heaps = _Heaps(self._by, self._only, self._words, _ADDED)
+        heaps.fill(connection, spans, names)
         if percentiles:
-            self._take_times(connection, cut, heaps)
-        order = sorted(heaps, key=lambda key: (key[0], key[1] is None, key[1] or ""))
-        return [_slice(*key, heaps[key]) for key in order]
+            heaps.take_times(connection, spans, heaps.timed())
+        return heaps.slices()
 
-    def _heaps(self, connection: sa.Connection, span: Span) -> Iterator[tuple[str | None, _Heap]]:
-        for source, part in parts_of(span):
-            mine, question = self._question(source)
-            width = len(mine.columns)
-            for row in connection.execute(question, {"since": part[0], "until": part[1]}):
-                counts, name = mine.name(row[:width], span[0])
-                if counts and row[width]:
-                    numbers = list(map(int, row[width : width + len(_ADDED)]))  # Postgres has decimals here
-                    yield name, _Heap(numbers, *row[width + len(_ADDED) :])
+    def with_whole(
+        self, connection: sa.Connection, spans: Spans, *, percentiles: bool
+    ) -> tuple[list[Slice], Slice | None]:
+        """The slices, and all of them together; with `percentiles` for each of them, else for the whole alone. The
+        spans follow each other."""
+        end_to_end = [(0, (spans[0][1][0], spans[-1][1][1]))]
+        whole = _Heaps(None, self._only, self._words, _ADDED)
+        if self._by is None:
+            heaps = _Heaps(None, self._only, self._words, _ADDED)
+            heaps.fill(connection, spans)
+            whole.add_up(heaps)
+        else:
+            # What is nothing in all is nothing in any: most of a hundred columns need not be added up by name.
+            whole.fill(connection, end_to_end)
+            heaps = _Heaps(self._by, self._only, self._words, whole.names_that_count())
+            heaps.fill(connection, spans)
+        if percentiles:
+            heaps.take_times(connection, spans, whole.timed())
+            whole.gather_times(heaps)
+        else:
+            whole.take_times(connection, end_to_end, whole.timed())
+        return heaps.slices(), next(iter(whole.slices()), None)
 
-    def _question(self, source: Source) -> tuple[Names, sa.Select[Any]]:
-        """Made once: a hundred columns take longer to write down than to read."""
-        if id(source) not in self._asked:
-            mine = Names(source, self._by, self._only, self._words)
-            question = sa.select(*mine.columns, *_sums(source)).where(within(source), *mine.conditions)
-            self._asked[id(source)] = mine, question.group_by(*mine.columns) if mine.columns else question
-        return self._asked[id(source)]
+    def costs(self, connection: sa.Connection, spans: Spans, names: Collection[str] | None = None) -> list[CostTotals]:
+        """What each of the slices costs, and no more."""
+        heaps = _Heaps(self._by, self._only, self._words, _OF_COSTS)
+        heaps.fill(connection, spans, names)
+        return heaps.costs()
 
-    def _take_times(self, connection: sa.Connection, cut: Sequence[tuple[int, Span]], heaps: dict[Key, _Heap]) -> None:
-        """Durations, for percentiles: all of them, or of very many those of every so manieth five minutes."""
-        timed = sum(heap.numbers[_AT["timed"]] for heap in heaps.values())
-        if not timed:
-            return
+
+class _Heaps:
+    """The sums `names` by interval and by the name of the kind `by`."""
+
+    def __init__(self, by: str | None, only: Groups, words: TaskWords, names: Sequence[str]) -> None:
+        self._by, self._only, self._words, self._names = by, only, words, names
+        self._at = {name: place for place, name in enumerate(names)}
+        self._heaps: dict[Key, _Heap] = {}
+
+    def fill(self, connection: sa.Connection, spans: Spans, names: Collection[str] | None = None) -> None:
+        """Add up what was closed in the spans; with `names`, only theirs."""
+        questions: dict[int, tuple[Names, sa.Select[Any]]] = {}  # a hundred columns take longer to write than to read
+        for interval, span in self._cut(spans):
+            for source, part in parts_of(span):
+                if id(source) not in questions:
+                    mine = Names(source, self._by, self._only, self._words)
+                    question = sa.select(*mine.columns, *_sums(source, self._names)).where(
+                        within(source), *mine.conditions
+                    )
+                    questions[id(source)] = mine, question.group_by(*mine.columns) if mine.columns else question
+                mine, question = questions[id(source)]
+                width, end = len(mine.columns), len(mine.columns) + len(self._names)
+                for row in connection.execute(question, {"since": part[0], "until": part[1]}).all():
+                    counts, name = mine.name(row[:width], span[0])
+                    if counts and row[-1] is not None and (names is None or name in names):
+                        self._add(
+                            (interval, name), _Heap([*map(int, row[width:end])], *row[end:])
+                        )  # Postgres: decimals
+
+    def _add(self, key: Key, heap: _Heap) -> None:
+        known = self._heaps.get(key)
+        if known is None:
+            self._heaps[key] = heap
+        else:
+            known.add(heap)
+
+    def add_up(self, others: _Heaps) -> None:
+        """All of theirs, as one."""
+        for heap in others._heaps.values():
+            self._add((0, None), _Heap([*heap.numbers], heap.usage_rank, heap.cost_rank, heap.first_at, heap.last_at))
+
+    def names_that_count(self) -> list[str]:
+        """Those of which anything is not 0."""
+        return [name for name, place in self._at.items() if any(heap.numbers[place] for heap in self._heaps.values())]
+
+    def timed(self) -> int:
+        """How many have a time."""
+        return sum(heap.numbers[self._at["timed"]] for heap in self._heaps.values()) if "timed" in self._at else 0
+
+    def take_times(self, connection: sa.Connection, spans: Spans, timed: int) -> None:
+        """Durations, for percentiles: all of them, or an even part of very many. They come as texts, which takes a
+        third of the time of rows."""
         every = -(-timed // MOST_TIMED)
+        if not every:
+            return
         mine, this = Names(OF_RECEIPTS, self._by, self._only, self._words), OF_RECEIPTS.keys
-        width = len(mine.columns)
-        measures = [this[name] for name in ("first_token_ns", "itl_ns", "total_ns")]
+        measures = [_joined(connection, this[name]) for name in ("first_token_ns", "itl_ns", "total_ns")]
         question = sa.select(*mine.columns, *measures).where(
             within(OF_RECEIPTS), this["total_ns"].is_not(None), *mine.conditions
         )
-        for interval, span in cut:
-            of: dict[tuple[Any, ...], _Heap | None] = {}
+        if 1 < every <= _MOST_BY_NUMBER:
+            question = question.where(this["number"] * _SPREAD % _SPREAD_OVER < _SPREAD_OVER // every)
+        if mine.columns:
+            question = question.group_by(*mine.columns)
+        width = len(mine.columns)
+        for interval, span in self._cut(spans):
             for part in _looked_at(connection, span, every):
                 for row in connection.execute(question, {"since": part[0], "until": part[1]}).all():
-                    key = row[:width]
-                    if key not in of:
-                        counts, name = mine.name(key, span[0])
-                        of[key] = heaps.get((interval, name)) if counts else None
-                    heap = of[key]
+                    counts, name = mine.name(row[:width], span[0])
+                    heap = self._heaps.get((interval, name)) if counts else None
                     if heap is not None:
-                        first_ns, itl_ns, total_ns = row[width:]
-                        first, itl, total = heap.times
-                        total.append(total_ns)
-                        if first_ns is not None:
-                            first.append(first_ns)
-                        if itl_ns is not None:
-                            itl.append(itl_ns)
+                        for times, joined in zip(heap.times, row[width:], strict=True):
+                            if joined:
+                                times.extend(_decode_numbers(f"[{joined}]"))
+
+    def gather_times(self, others: _Heaps) -> None:
+        """All of theirs, for the one that is the sum of them."""
+        for whole in self._heaps.values():
+            for heap in others._heaps.values():
+                for mine, theirs in zip(whole.times, heap.times, strict=True):
+                    mine.extend(theirs)
+
+    def slices(self) -> list[Slice]:
+        return [_slice(*key, heap, self._at) for key, heap in self._in_order()]
+
+    def costs(self) -> list[CostTotals]:
+        found: list[CostTotals] = []
+        for (interval, name), heap in self._in_order():
+            receipts, unpriced, dollars, picodollars = heap.numbers
+            cost = rows.join_money(dollars * PICODOLLARS_PER_DOLLAR + picodollars)
+            found.append(
+                CostTotals(
+                    interval=interval,
+                    name=name,
+                    receipts=receipts,
+                    unpriced=unpriced,
+                    cost=cost,
+                    last_at=heap.last_at,
+                )
+            )
+        return found
+
+    def _in_order(self) -> list[tuple[Key, _Heap]]:
+        return sorted(self._heaps.items(), key=lambda item: (item[0][0], item[0][1] is None, item[0][1] or ""))
+
+    def _cut(self, spans: Spans) -> Iterator[tuple[int, Span]]:
+        return ((interval, part) for interval, span in spans for part in _cut(span, self._words.instants))
+
+
+def _joined(connection: sa.Connection, column: Column) -> Column:
+    """All numbers of the column that are known, with commas between them."""
+    texts = column if connection.dialect.name == "sqlite" else sa.cast(column, sa.Text)
+    return sa.func.aggregate_strings(texts, ",")
 
 
 def _looked_at(connection: sa.Connection, span: Span, every: int) -> Iterator[Span]:
-    """All of the span; or of the hours in which there was anything, every so manieth stripe."""
-    if every == 1:
+    """All of the span; or of the hours in which there was anything, every so manieth stripe of very many."""
+    if every <= _MOST_BY_NUMBER:
         yield span
         return
     for busy in hours_between(active_hours(connection, *span), span[1]):
@@ -267,10 +352,13 @@ def hours_between(hours: Collection[datetime], until: datetime) -> list[Span]:
 
 def hours_of_tasks(connection: sa.Connection, names: Collection[str], words: TaskWords, until: datetime) -> list[Span]:
     """When there can be receipts of these tasks."""
-    groups = {("task", name) for name in names} | {group for group, task in words.assigned.items() if task in names}
+    groups: dict[str, set[str]] = {"task": set(names)}
+    for (kind, name), task in words.assigned.items():
+        if task in names:
+            groups.setdefault(kind, set()).add(name)
     if words.each is not None:
-        groups |= {(words.each, name) for name in names}
-    hours = {hour for kind, name in groups for hour in hours_of(connection, kind, name)}
+        groups.setdefault(words.each, set()).update(names)
+    hours = {hour for kind, some in groups.items() for hour in hours_of(connection, kind, some)}
     for window in words.windows:
         if window.task in names:
             end = min(until, window.until or until)
@@ -280,11 +368,11 @@ def hours_of_tasks(connection: sa.Connection, names: Collection[str], words: Tas
     return hours_between(hours, until)
 
 
-def _slice(interval: int, name: str | None, heap: _Heap) -> Slice:
-    numbers = heap.numbers
+def _slice(interval: int, name: str | None, heap: _Heap, at: Mapping[str, int]) -> Slice:
+    numbers = [*heap.numbers, 0]
 
     def of(column: str) -> int:
-        return numbers[_AT[column]]
+        return numbers[at.get(column, -1)]
 
     def amount(dollars: str, picodollars: str) -> Decimal:
         return rows.join_money(of(dollars) * PICODOLLARS_PER_DOLLAR + of(picodollars))

@@ -6,21 +6,20 @@ receipts. What the words come to for one of those is `records.TaskWords`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import datetime
 
 import sqlalchemy as sa
 
 from taximeter.ledger import rows
-from taximeter.ledger.database import Session
+from taximeter.ledger.database import Session, batches
 from taximeter.ledger.documents import record_from
 from taximeter.ledger.schema import task_ends, task_rules
 from taximeter.records import Task, TaskVerb, TaskWord, TaskWords
 
 _COLUMNS = ("number", "said_at", "word", "task", "kind", "name", "idle_s")
 _INSERT = f"INSERT INTO task_rules ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608 - our own words
-_NAMES_AT_ONCE = 500
 
 
 def say(session: Session, word: TaskWord) -> None:
@@ -77,7 +76,7 @@ def standing(connection: sa.Connection, names: Collection[str]) -> dict[str, Tas
 def _ends(connection: sa.Connection, names: Collection[str]) -> Iterator[tuple[str, str]]:
     """Words on how these ended, oldest first for each one."""
     this = task_ends.c
-    for some in _batches(sorted(names)):
+    for some in batches(sorted(names)):
         question = sa.select(this.name, this.document).where(this.name.in_(some)).order_by(this.name, this.number)
         yield from ((row[0], row[1]) for row in connection.execute(question))
 
@@ -97,7 +96,3 @@ def _is_open_again(task: Task, starts: dict[str, datetime]) -> bool:
 def _task(name: str, document: str) -> Task:
     """As its row has it, under the name that receipts go by too."""
     return replace(record_from(document, Task), name=name)
-
-
-def _batches(names: Sequence[str]) -> Iterator[list[str]]:
-    return (list(names[first : first + _NAMES_AT_ONCE]) for first in range(0, len(names), _NAMES_AT_ONCE))

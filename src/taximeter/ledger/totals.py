@@ -119,3 +119,15 @@ class Slice:
     cost_reported: Decimal
     reported: int
     off_scale: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostTotals:
+    """What the receipts of one interval and name cost, as in `Slice`, and when the last of them was closed."""
+
+    interval: int
+    name: str | None
+    receipts: int
+    unpriced: int
+    cost: Decimal
+    last_at: datetime

@@ -18,7 +18,7 @@ from taximeter.ledger import Percentiles
 from taximeter.records import LABEL_KIND, Phase
 from taximeter.reports.question import Question
 from taximeter.reports.report import Report, Row
-from taximeter.reports.sums import MONEY_GROUPS, TOKEN_GROUPS, Sums
+from taximeter.reports.sums import MONEY_GROUPS, TOKEN_GROUPS, Cost, Sums
 
 TOTAL: Final = "total"
 _NBSP: Final = "\N{NO-BREAK SPACE}"  # a number and its unit stay on one line
@@ -227,5 +227,5 @@ def _money_cell(group: str) -> Callable[[Sums], str]:
     return cell
 
 
-def _change(sums: Sums, before: Sums | None) -> str:
+def _change(sums: Sums, before: Cost | Sums | None) -> str:
     return "new" if before is None else change_text(sums.cost, before.cost)

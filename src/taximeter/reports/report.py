@@ -12,11 +12,11 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Final, Protocol
 
-from taximeter.ledger import Slice
+from taximeter.ledger import CostTotals, Slice
 from taximeter.records import Task, TaskWords
 from taximeter.reports import periods
 from taximeter.reports.question import Question
-from taximeter.reports.sums import Sums, added
+from taximeter.reports.sums import Cost, Sums, added
 from taximeter.reports.tasks import TaskFigures, TaskLife, figures_of, lives_of
 
 _BEGINNING: Final = datetime(1970, 1, 2, tzinfo=UTC)
@@ -40,15 +40,27 @@ class Receipts(Protocol):
         alone. Everything belongs to all of `only`. Tasks are those of `task_rules`."""
         ...
 
-    def task_slices(
+    def slices_and_whole(
         self,
-        names: Collection[str],
-        until: datetime,
+        by: str | None,
+        edges: Sequence[datetime],
         *,
         only: Sequence[tuple[str, str]] = (),
         percentiles: bool = True,
-    ) -> list[Slice]:
-        """All of these tasks' receipts that were closed before `until`."""
+    ) -> tuple[list[Slice], Slice | None]:
+        """The same, and all of it together; without `percentiles` only that one has them."""
+        ...
+
+    def costs(
+        self, by: str | None, edges: Sequence[datetime], *, only: Sequence[tuple[str, str]] = ()
+    ) -> list[CostTotals]:
+        """What each of the slices cost."""
+        ...
+
+    def task_costs(
+        self, names: Collection[str], until: datetime, *, only: Sequence[tuple[str, str]] = ()
+    ) -> list[CostTotals]:
+        """What all of these tasks' receipts cost that were closed before `until`."""
         ...
 
     def active_hours(self, since: datetime, until: datetime) -> list[datetime]:
@@ -71,7 +83,7 @@ class Receipts(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One line of a report. `name` is None for receipts without one, and in a report by time, where `since` and `until`
-    are the period's. `before` has the sums of the same name in the period before, None where it had none. `task` is how
+    are the period's. `before` is what the same name cost in the period before, None where it had nothing. `task` is how
     a task stands, and what it cost in all. `others` counts the rows that are in this one together, 0 where it is one by
     itself."""
 
@@ -79,7 +91,7 @@ class Row:
     since: datetime | None = None
     until: datetime | None = None
     sums: Sums
-    before: Sums | None = None
+    before: Cost | None = None
     task: TaskLife | None = None
     others: int = 0
 
@@ -100,30 +112,33 @@ class Report:
     timeline: tuple[Row, ...] = ()
 
 
-def answer(receipts: Receipts, question: Question, now: datetime, *, timeline: bool = False) -> Report:
-    """The report on `question`, as the ledger stands."""
-    spans = [question.before, question.since, question.until]
-    wholes = {part.interval: Sums.of(part) for part in receipts.slices(None, spans, only=question.only)}
-    if question.is_by_time:
-        rows = _by_time(receipts, question, _edges(receipts, question))
-        earlier = [wholes[0]] if 0 in wholes else []
-    else:
-        slices = receipts.slices(question.by, spans, only=question.only)
-        past = {part.name: Sums.of(part) for part in slices if part.interval == 0}
-        rows = _by_name([part for part in slices if part.interval == 1], past)
-        earlier = list(past.values())
+def answer(
+    receipts: Receipts, question: Question, now: datetime, *, timeline: bool = False, times_of_rows: bool = True
+) -> Report:
+    """The report on `question`, as the ledger stands. Without `times_of_rows` percentiles are of the total alone, which
+    is quicker: not every form of a report shows more."""
+    spans = question.before, question.since, question.until
+    by = None if question.is_by_time else question.by
+    edges = _edges(receipts, question) if question.is_by_time else [*spans[1:]]
+    slices, whole = receipts.slices_and_whole(by, edges, only=question.only, percentiles=times_of_rows)
+    before = receipts.slices(None, spans[:2], only=question.only, percentiles=times_of_rows)
     lives, lives_before = _lives(receipts, question, now)
-    if question.by == "task":
+    if by is None:
+        rows = _by_time(slices, edges)
+    else:
+        past = {part.name: Cost.of(part) for part in receipts.costs(by, spans[:2], only=question.only)}
+        rows = _by_name(slices, past)
+    if by == "task":
         rows = _with_lives(receipts, question, rows, now)
     return Report(
         question=question,
         made_at=now,
         rows=tuple(rows),
-        total=added([row.sums for row in rows], wholes.get(1)),
-        before=added(earlier, wholes.get(0)),
+        total=added([row.sums for row in rows], None if whole is None else Sums.of(whole)),
+        before=added(map(Sums.of, before), Sums.of(before[0]) if before else None),
         tasks=figures_of(lives),
         tasks_before=figures_of(lives_before),
-        timeline=tuple(_by_time(receipts, question, timeline_edges(question), percentiles=False)) if timeline else (),
+        timeline=tuple(_timeline(receipts, question)) if timeline else (),
     )
 
 
@@ -141,15 +156,14 @@ def folded(report: Report, most_rows: int) -> Report:
 
 def _together(rows: Sequence[Row]) -> Row:
     past = [row.before for row in rows if row.before is not None]
-    sums = added([row.sums for row in rows])
-    return Row(sums=sums, before=added(past) if past else None, others=len(rows))
+    return Row(sums=added([row.sums for row in rows]), before=Cost.added(past) if past else None, others=len(rows))
 
 
 def telling_kind(receipts: Receipts, since: datetime, until: datetime) -> str:
     """What a report of that span is by where nobody says: by task, by session where nothing belongs to a task, and by
     model where nothing belongs to a session either."""
     for kind in ("task", "session"):
-        if any(part.name is not None for part in receipts.slices(kind, [since, until], percentiles=False)):
+        if any(part.name is not None for part in receipts.costs(kind, [since, until])):
             return kind
     return "model"
 
@@ -192,23 +206,23 @@ def timeline_edges(question: Question) -> list[datetime]:
     return periods.day_edges(since, until, zone, periods.week_of, periods.next_week)
 
 
-def _by_time(
-    receipts: Receipts, question: Question, edges: Sequence[datetime], *, percentiles: bool = True
-) -> list[Row]:
+def _timeline(receipts: Receipts, question: Question) -> list[Row]:
+    edges = timeline_edges(question)
+    return _by_time(receipts.slices(None, edges, only=question.only, percentiles=False), edges)
+
+
+def _by_time(slices: Iterable[Slice], edges: Sequence[datetime]) -> list[Row]:
     """Periods in which something happened, oldest first."""
-    found = receipts.slices(None, edges, only=question.only, percentiles=percentiles)
-    slices = sorted(found, key=lambda part: part.interval)
     return [
         Row(since=edges[part.interval], until=edges[part.interval + 1], sums=Sums.of(part))
-        for part in slices
-        if part.receipts
+        for part in sorted(slices, key=lambda part: part.interval)
     ]
 
 
-def _by_name(slices: Iterable[Slice], past: Mapping[str | None, Sums]) -> list[Row]:
+def _by_name(slices: Iterable[Slice], past: Mapping[str | None, Cost]) -> list[Row]:
     """What costs most comes first, receipts without a name last."""
     ordered = sorted(slices, key=lambda part: (part.name is None, -part.cost, -part.receipts, part.name or ""))
-    return [Row(name=part.name, sums=Sums.of(part), before=past.get(part.name)) for part in ordered if part.receipts]
+    return [Row(name=part.name, sums=Sums.of(part), before=past.get(part.name)) for part in ordered]
 
 
 def _lives(receipts: Receipts, question: Question, now: datetime) -> tuple[list[TaskLife], list[TaskLife]]:
@@ -220,11 +234,11 @@ def _lives(receipts: Receipts, question: Question, now: datetime) -> tuple[list[
     for (since, until), ended in zip(spans, ends, strict=True):
         names = set(ended)
         if idle_s is not None:
-            active = receipts.slices("task", [since, until], only=question.only, percentiles=False)
+            active = receipts.costs("task", [since, until], only=question.only)
             silent = {part.name for part in active if part.name is not None}
             names |= silent - receipts.tasks_named(silent).keys()
-        slices = receipts.task_slices(names, now, only=question.only, percentiles=False) if names else []
-        lives = lives_of(names, ended, slices, idle_s=idle_s, now=now).values()
+        costs = receipts.task_costs(names, now, only=question.only) if names else []
+        lives = lives_of(names, ended, costs, idle_s=idle_s, now=now).values()
         found.append(
             [
                 life
@@ -240,7 +254,7 @@ def _with_lives(receipts: Receipts, question: Question, rows: Sequence[Row], now
     names = [row.name for row in rows if row.name is not None]
     if not names:
         return list(rows)
-    slices = receipts.task_slices(names, now, only=question.only, percentiles=False)
+    costs = receipts.task_costs(names, now, only=question.only)
     idle_s = receipts.task_rules().idle_s
-    lives = lives_of(names, receipts.tasks_named(names), slices, idle_s=idle_s, now=now)
+    lives = lives_of(names, receipts.tasks_named(names), costs, idle_s=idle_s, now=now)
     return [row if row.name is None else replace(row, task=lives[row.name]) for row in rows]

@@ -14,7 +14,7 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Final, Self
 
-from taximeter.ledger import Percentiles, Slice
+from taximeter.ledger import CostTotals, Percentiles, Slice
 from taximeter.records import Basis, Outcome, Phase, Usage, exact_sum, weakest
 
 MACHINE: Final = "machine"
@@ -35,6 +35,30 @@ MONEY_GROUPS: Final = (*TOKEN_GROUPS, MACHINE, OTHER)
 """What dollars are for: buckets of tokens, time of a machine of one's own, and everything else (searches, sessions)."""
 
 _GROUP_OF: Final = {leaf: group for group, leaves in TOKEN_GROUPS.items() for leaf in leaves} | {"compute_ns": MACHINE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What some receipts cost, and how many of them have no known cost."""
+
+    receipts: int = 0
+    unpriced: int = 0
+    cost: Decimal = Decimal(0)
+
+    @classmethod
+    def of(cls, part: CostTotals) -> Self:
+        """The cost of one slice."""
+        return cls(receipts=part.receipts, unpriced=part.unpriced, cost=part.cost)
+
+    @classmethod
+    def added(cls, costs: Iterable[Self]) -> Self:
+        """The exact sum."""
+        parts = list(costs)
+        return cls(
+            receipts=sum(part.receipts for part in parts),
+            unpriced=sum(part.unpriced for part in parts),
+            cost=exact_sum(part.cost for part in parts),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from decimal import Decimal, localcontext
 from enum import StrEnum
 from fractions import Fraction
 
-from taximeter.ledger import Slice
+from taximeter.ledger import CostTotals
 from taximeter.records import EXACT, PICODOLLARS_PER_DOLLAR, Task, exact_sum
 
 
@@ -92,13 +92,13 @@ def figures_of(lives: Iterable[TaskLife]) -> TaskFigures:
 
 
 def lives_of(
-    names: Iterable[str], ends: Mapping[str, Task], slices: Sequence[Slice], *, idle_s: int | None, now: datetime
+    names: Iterable[str], ends: Mapping[str, Task], costs: Sequence[CostTotals], *, idle_s: int | None, now: datetime
 ) -> dict[str, TaskLife]:
-    """How tasks stand and what they cost, from the last word on how each one ended and the sums of all their receipts.
+    """How tasks stand and what they cost, from the last word on how each one ended and the cost of all their receipts.
 
     Without a word a task has ended once it was silent for `idle_s`, at its last receipt; and never where that is None.
     """
-    sums = {part.name: part for part in slices}
+    sums = {part.name: part for part in costs}
     lives: dict[str, TaskLife] = {}
     for name in names:
         part, end = sums.get(name), ends.get(name)

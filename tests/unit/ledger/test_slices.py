@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taximeter.ledger import Ledger, Percentiles, Slice, slices
+from taximeter.ledger import CostTotals, Ledger, Percentiles, Slice, slices
 from taximeter.records import EXACT, Receipt, TaskVerb, TaskWord, TaskWords, Timing, exact_sum, new_id
 from tests.slices_oracle import ReceiptsInMemory
 from tests.unit.ledger.records import NOON, a_receipt, a_request, any_receipts
@@ -79,6 +79,10 @@ def by_place(found: list[Slice]) -> dict[tuple[int, str | None], Slice]:
     return placed
 
 
+def in_order(found: list[CostTotals]) -> list[CostTotals]:
+    return sorted(found, key=lambda part: (part.interval, part.name is None, part.name or ""))
+
+
 _examples = itertools.count()
 
 
@@ -110,6 +114,12 @@ def test_slices_are_the_sums_of_their_receipts(
     for by, places in zip(KINDS, of, strict=True):
         only = [GROUPS[place] for place in places]
         assert by_place(ledger.slices(by, where, only=only)) == by_place(oracle.slices(by, where, only=only))
+    for by in (None, "task"):
+        found, whole = ledger.slices_and_whole(by, where)
+        expected, together = oracle.slices_and_whole(by, where)
+        assert (by_place(found), whole) == (by_place(expected), together)
+        assert ledger.slices_and_whole(by, where, percentiles=False)[1] == together
+        assert ledger.costs(by, where) == in_order(oracle.costs(by, where))
     assert ledger.active_hours(where[0], where[-1]) == oracle.active_hours(where[0], where[-1])
     for one in ledger.slices(None, where):
         assert exact_sum(one.money.values()) == one.cost
@@ -162,8 +172,8 @@ def test_tasks_are_what_people_say_they_are(
         patch.setattr(Ledger, "task_rules", lambda _: TaskWords.of(words, ()))
         for by in ("task", "model"):
             assert by_place(ledger.slices(by, where, only=only)) == by_place(oracle.slices(by, where, only=only))
-        found = ledger.task_slices(names, where[-1], only=only)
-        assert by_place(found) == by_place(oracle.task_slices(names, where[-1], only=only))
+        found = ledger.task_costs(names, where[-1], only=only)
+        assert in_order(found) == in_order(oracle.task_costs(names, where[-1], only=only))
 
 
 def assigning(group: tuple[str, str], task: str | None) -> TaskWord:
@@ -188,6 +198,35 @@ def test_a_correction_takes_the_place_of_what_it_corrects(ledger: Ledger) -> Non
     assert ledger.active_hours(*EVER) == [later]
 
 
+def test_what_tasks_cost_is_what_their_receipts_do(ledger: Ledger) -> None:
+    """By the sums that are kept of them; and by their receipts, where one is of a time that has not come yet."""
+    times = [(name, hour) for name in ("one", "two", "three") for hour in range(30 if name == "two" else 3)]
+    receipts = [
+        a_receipt(replace(a_request(), task=name), closed_at=NOON + timedelta(hours=hour), dollars=Decimal(hour))
+        for name, hour in times
+    ]
+    for receipt in receipts:
+        ledger.append(receipt).result()
+    oracle, names = ReceiptsInMemory(receipts), ["one", "two", "four"]
+    for until in (NOON + timedelta(hours=7, minutes=1), NOON + timedelta(days=3)):
+        assert in_order(ledger.task_costs(names, until)) == in_order(oracle.task_costs(names, until))
+
+
+def test_labels_are_found_in_whatever_letters(ledger: Ledger) -> None:
+    """Headers have no capitals, programs may; a report by one of them has both."""
+    for labels in ({"Team": "a"}, {"team": "a"}, {"TEAM": "b"}):
+        ledger.append(a_receipt(replace(a_request(), labels=labels))).result()
+    for kind in ("label:team", "label:Team"):
+        assert [(part.name, part.receipts) for part in ledger.slices(kind, EVER)] == [("a", 2), ("b", 1)]
+        assert len(ledger.receipts_of(kind, "a")) == 2
+        group = ledger.group(kind, "a")
+        assert group is not None
+        assert group.receipts == 2
+    assert {frozenset(receipt.request.labels) for receipt in ledger.receipts()} == {
+        frozenset({name}) for name in ("Team", "team", "TEAM")
+    }
+
+
 def test_what_is_asked_by_nothing_that_is_kept_is_refused(ledger: Ledger) -> None:
     """It is no row of zeros."""
     for question in (("colour", ()), (None, [("colour", "red")])):
@@ -198,21 +237,24 @@ def test_what_is_asked_by_nothing_that_is_kept_is_refused(ledger: Ledger) -> Non
 def test_percentiles_of_very_many_are_of_an_even_part_and_say_so(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Past the most that are looked at: every so manieth five minutes, each in its place."""
+    """Past the most that are looked at: every so manieth, or of very many those of every so manieth five minutes, each
+    in its place."""
     receipts = [timed(number) for number in range(600)]
     for receipt in receipts:
         done = ledger.append(receipt)
     done.result()
     (exact,) = ledger.slices(None, EVER)
     assert exact.total == Percentiles(n=600, of=600, p50_ns=299, p90_ns=539, p95_ns=569, p99_ns=593)
-    monkeypatch.setattr(slices, "MOST_TIMED", 200)
-    (part,) = ledger.slices(None, EVER)
-    assert (part.total.of, part.total.exact) == (600, False)
-    assert part.total.n == 200
-    assert part.total.p50_ns is not None
-    assert abs(part.total.p50_ns - 299) <= 10
-    halves = ledger.slices(None, [EVER[0], NOON + timedelta(minutes=301), EVER[1]])
-    assert sum(half.total.n for half in halves) == 200
+    for most in (200, 60):
+        monkeypatch.setattr(slices, "MOST_TIMED", most)
+        (part,) = ledger.slices(None, EVER)
+        assert (part.total.of, part.total.exact) == (600, False)
+        assert abs(part.total.n - most) <= 5
+        assert part.total.p50_ns is not None
+        assert abs(part.total.p50_ns - 299) <= 20
+        halves, whole = ledger.slices_and_whole(None, [EVER[0], NOON + timedelta(minutes=301), EVER[1]])
+        assert whole == part
+        assert sum(half.total.n for half in halves) == part.total.n
     (without,) = ledger.slices(None, EVER, percentiles=False)
     assert without.total == Percentiles(of=600)
 
@@ -246,7 +288,9 @@ def test_no_report_scans_a_table(ledger: Ledger, path: Path) -> None:
     week = [NOON - timedelta(days=3, minutes=7), NOON + timedelta(minutes=7), NOON + timedelta(days=3)]
     for by in KINDS:
         ledger.slices(by, week, only=[("model", "a/model"), ("label:team", "a")])
-    ledger.task_slices(["t"], week[-1])
+        ledger.slices_and_whole(by, week)
+        ledger.costs(by, week)
+    ledger.task_costs(["t"], week[-1])
     ledger.active_hours(week[0], week[-1])
     ledger.receipts_of("label:team", "a", 10)
     ledger.usage_of("label:team", "a")
@@ -276,7 +320,7 @@ def test_no_report_scans_a_table_of_postgres(ledger: Ledger) -> None:
     week = [NOON - timedelta(days=3, minutes=7), NOON + timedelta(minutes=7), NOON + timedelta(days=3)]
     for by in KINDS:
         ledger.slices(by, week)
-    ledger.task_slices(["t"], week[-1])
+    ledger.task_costs(["t"], week[-1])
     ledger.active_hours(week[0], week[-1])
     sa.event.remove(engine, "before_cursor_execute", listen)
     assert len(asked) > 40
