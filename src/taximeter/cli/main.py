@@ -32,6 +32,7 @@ _COMMANDS = {
     "reprice": ("reprice", "reprice"),
     "reconcile": ("reconcile", "reconcile"),
     "config": ("config", "app"),
+    "load": ("load", "load"),
     "machine": ("machine", "machine"),
     "models": ("models", "app"),
     "eval": ("evaluate", "app"),

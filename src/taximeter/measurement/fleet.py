@@ -89,10 +89,10 @@ class _Done:
 
 
 class Fleet:
-    """Client processes, which live from level to level. Use it as a context manager."""
+    """So many client processes, which live from level to level. Use it as a context manager."""
 
     def __init__(self, clients: int) -> None:
-        self._count = clients
+        self.clients = clients
         self._clients: list[tuple[BaseProcess, Connection]] = []
 
     async def __aenter__(self) -> Self:
@@ -112,7 +112,7 @@ class Fleet:
         upstream = asking.target.upstream
         key_from = None if upstream.key is None else upstream.key.origin
         target = replace(asking.target, upstream=replace(upstream, key=None))
-        parts = divided(level, self._count)
+        parts = divided(level, self.clients)
         working = self._clients[: len(parts)]
         for part, (_, pipe) in zip(parts, working, strict=True):
             seed = int.from_bytes(os.urandom(6), "big")  # no two clients, and no two levels, have prompts in common
@@ -136,7 +136,7 @@ class Fleet:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
-        for _ in range(self._count):
+        for _ in range(self.clients):
             ours, theirs = context.Pipe()
             process = context.Process(target=_client, args=(theirs,), daemon=True)
             process.start()

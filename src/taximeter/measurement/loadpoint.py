@@ -198,7 +198,9 @@ def _flags(
 ) -> list[Flag]:
     flags: list[Flag] = []
     if run.was_stopped:
-        flags.append(Flag(trouble=Trouble.CUT_SHORT, says="it was stopped before its end"))
+        cut = sum(seen.outcome is Outcome.ABORTED for seen in run.observations)
+        says = f"it was stopped before its end; {cut} requests that were under way count nowhere"
+        flags.append(Flag(trouble=Trouble.CUT_SHORT, says=says))
     median_itl_ns = None if itl is None else itl.at("p50").value
     bound = next((said for client in run.clients if (said := client.complaint(median_itl_ns)) is not None), None)
     if bound is not None:

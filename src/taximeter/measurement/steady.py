@@ -25,6 +25,7 @@ from taximeter.errors import InvariantBroken
 from taximeter.measurement.estimates import Estimate, ratio_of_medians
 from taximeter.measurement.loadrun import LoadRun, Window
 from taximeter.measurement.observation import Observation, Origin
+from taximeter.records import Outcome
 
 _LATEST_START: Final = 0.25  # of the schedule
 _BIN_NS: Final = 100_000_000
@@ -55,8 +56,12 @@ def _window(start_ns: int | None, end_ns: int | None) -> Window | None:
 
 
 def in_window(run: LoadRun, window: Window) -> list[Observation]:
-    """Requests that were due in it."""
-    return [seen for seen in run.observations if window.has(seen.scheduled_ns)]
+    """Requests that were due in it. Of a run that was stopped, those that were cut by it say nothing of the server."""
+    return [
+        seen
+        for seen in run.observations
+        if window.has(seen.scheduled_ns) and not (run.was_stopped and seen.outcome is Outcome.ABORTED)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

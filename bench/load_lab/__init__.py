@@ -1,0 +1,1 @@
+"""What `bench/load.py` needs: a server that answers by a script."""
