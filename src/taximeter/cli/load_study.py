@@ -28,6 +28,7 @@ from taximeter.clock import SYSTEM_CLOCK
 from taximeter.errors import RequestError, UpstreamError
 from taximeter.measurement.arrivals import Arrivals
 from taximeter.measurement.fleet import Asking, Fleet
+from taximeter.measurement.later import Later, tell
 from taximeter.measurement.level import Level, closed_level, drive, open_level
 from taximeter.measurement.load import Load, auto_levels, measure
 from taximeter.measurement.loadpoint import DEFINITIONS
@@ -192,11 +193,20 @@ class Study:
     async def _driven(self, level: Level) -> LoadRun:
         assert self._asking is not None  # noqa: S101
         if self._clients == 1 or self._bench.purse.most is not None:
-            asker = self._bench.asker(began_ns=SYSTEM_CLOCK.monotonic_ns())
-            return await drive(level, asker, self._asking.question, allows=self._allows, stop=self._stop)
+            return await self._driven_here(level, self._asking)
         if self._fleet is None or self._fleet.clients != self._clients:
             self._fleet = await self._stack.enter_async_context(Fleet(self._clients))
         return await self._fleet.run(level, self._asking, books=self._bench.books, stop=self._stop)
+
+    async def _driven_here(self, level: Level, asking: Asking) -> LoadRun:
+        bench, later = self._bench, Later()
+        # With a limit on what may be spent, what was spent has to be known at any time.
+        books = later if bench.purse.most is None else bench.books
+        asker = bench.target.asker(bench.client, bench.run, books=books, began_ns=SYSTEM_CLOCK.monotonic_ns())
+        try:
+            return await drive(level, asker, asking.question, allows=self._allows, stop=self._stop)
+        finally:
+            tell(bench.books, later.notes)
 
     def _allows(self, ask: Ask) -> bool:
         """Whether there is money for one more: what was asked for counts before it is billed."""

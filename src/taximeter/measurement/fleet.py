@@ -24,7 +24,8 @@ from typing import Any, Final, Self, cast
 
 from taximeter.clock import SYSTEM_CLOCK
 from taximeter.errors import TaximeterError, UpstreamError
-from taximeter.measurement.asking import Bookkeeper, Sent
+from taximeter.measurement.asking import Bookkeeper
+from taximeter.measurement.later import Later, Note, tell
 from taximeter.measurement.level import Level, divided, drive
 from taximeter.measurement.loadrun import LoadRun, merged
 from taximeter.measurement.prompts import Prompts, question_as_it_is
@@ -32,7 +33,6 @@ from taximeter.measurement.punctual import punctual_loop
 from taximeter.measurement.target import Target
 from taximeter.measurement.wire import Question
 from taximeter.measurement.workload import Ask
-from taximeter.records import Request
 from taximeter.upstreams.client import Client
 from taximeter.upstreams.secrets import read_secret
 
@@ -85,7 +85,7 @@ class _Job:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Done:
     run: LoadRun
-    sent: tuple[tuple[Question, Sent], ...]
+    notes: tuple[Note, ...]
 
 
 class Fleet:
@@ -131,7 +131,7 @@ class Fleet:
                     pipe.send(_STOP)
         done = cast("list[_Done]", await waiting)
         if books is not None:
-            _book([each for one in done for each in one.sent], books)
+            tell(books, (note for one in done for note in one.notes))
         return merged([one.run for one in done])
 
     def _start(self) -> None:
@@ -175,33 +175,6 @@ def _answer(pipe: Connection) -> Any:
     return answer
 
 
-def _book(sent: Sequence[tuple[Question, Sent]], books: Bookkeeper) -> None:
-    """Tell the books of requests of several processes as if they came from one: in the order of time."""
-    events = [(each.request.received_ns, 0, number) for number, (_, each) in enumerate(sent)]
-    events += [(each.ended_ns, 1, number) for number, (_, each) in enumerate(sent)]
-    for _, is_end, number in sorted(events):
-        question, each = sent[number]
-        if is_end:
-            books.keep(each)
-        else:
-            books.begun(each.request, question)
-
-
-class _Noted:
-    """A `Bookkeeper` that keeps everything for later, without the bodies."""
-
-    def __init__(self) -> None:
-        self._asked: dict[str, Question] = {}
-        self.sent: list[tuple[Question, Sent]] = []
-
-    def begun(self, request: Request, question: Question) -> None:
-        self._asked[request.id] = replace(question, body=b"")
-
-    def keep(self, sent: Sent) -> str | None:
-        self.sent.append((self._asked.pop(sent.request.id), sent))
-        return None
-
-
 def _client(pipe: Connection) -> None:
     """A client process: it works until its pipe is closed. Ctrl-C is its parent's to deal with."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -235,11 +208,11 @@ async def _level(pipe: Connection, job: _Job, client: Client) -> _Done:
         asking = replace(asking, target=replace(asking.target, upstream=replace(asking.target.upstream, key=key)))
     pipe.send("ready")
     began_ns = cast("int", await asyncio.to_thread(pipe.recv))
-    noted, stop = _Noted(), asyncio.Event()
-    asker = asking.target.asker(client, asking.run, books=noted, began_ns=began_ns)
+    later, stop = Later(), asyncio.Event()
+    asker = asking.target.asker(client, asking.run, books=later, began_ns=began_ns)
     with _Listener(pipe, asyncio.get_running_loop(), stop):
         run = await drive(job.level, asker, asking.question, stop=stop)
-    return _Done(run=run, sent=tuple(noted.sent))
+    return _Done(run=run, notes=tuple(later.notes))
 
 
 class _Listener:
