@@ -7,6 +7,7 @@ parts are.
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -51,7 +52,7 @@ class Scale:
         exponent = largest.adjusted() - 1
         for digits in (2, 5, 10, 20, 50):
             step = Decimal(digits).scaleb(exponent)
-            steps = -int(-largest // step)  # rounded up
+            steps = math.ceil(largest / step)
             if steps <= 5:
                 return cls(step=step, steps=steps)
         return cls(step=Decimal(10).scaleb(exponent + 1), steps=1)
