@@ -7,7 +7,14 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from taximeter.measurement.client_health import ClientHealth
+from taximeter.measurement.load import Load, concluded
+from taximeter.measurement.loadpoint import load_point
+from taximeter.measurement.loadrun import LoadRun
 from taximeter.measurement.observation import Observation
+from taximeter.measurement.slo import Slo
 from taximeter.records import Basis, Outcome, Usage
 from tests.measurement_harness import MS
 
@@ -66,3 +73,40 @@ def an_observation(
 def noisy_ttfts(lengths: Sequence[int] = LENGTHS, repeats: int = 5, seed: int = 1) -> Mapping[int, list[float]]:
     rng = random.Random(seed)
     return {length: [ttft_ns(length) * rng.lognormvariate(0, 0.05) for _ in range(repeats)] for length in lengths}
+
+
+def a_load(
+    rates: Sequence[float] = (1, 2, 4, 8, 16), *, slo: str | None = "ttft=500ms,itl=50ms", seconds: float = 20
+) -> Load:
+    """An open loop at a server whose waiting grows as its rate comes near 18 requests/s, and from there without end."""
+    runs: list[LoadRun] = []
+    for rate in rates:
+        due = tuple(round(number * 1e9 / rate) for number in range(1, round(rate * seconds)))
+        rng = random.Random(round(rate * 10))
+        seen = [
+            an_observation(
+                128,
+                17,
+                shape=f"{rate:g}/s",
+                began_ns=at_ns,
+                ttft=(80 + rng.expovariate(1) * 400 / max(1.0, 18 - rate) + max(0.0, rate - 15) * at_ns / 1e8) * MS,
+                itl_ms=10 + rate / 2,
+            )
+            for at_ns in due
+        ]
+        health = ClientHealth(due_ns=(), lag_ns=(), cpu_ns=10**9, wall_ns=10**10)
+        ended_ns = max(one.ended_ns for one in seen)
+        runs.append(
+            LoadRun(
+                is_open_loop=True,
+                rate_per_s=rate,
+                due_ns=due,
+                ended_ns=ended_ns,
+                observations=tuple(seen),
+                clients=(health,),
+            )
+        )
+    target = None if slo is None else Slo.parse(slo)
+    rng = np.random.default_rng(1)
+    points = [load_point(run, slo=target, rng=rng) for run in runs]
+    return concluded(runs, points, is_open_loop=True, slo=target, is_complete=True)

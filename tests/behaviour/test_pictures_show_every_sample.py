@@ -323,3 +323,13 @@ def test_quantities_have_three_digits_and_a_unit() -> None:
 def test_ticks_are_the_lengths_that_were_measured() -> None:
     made = ruler(Axis(label="x", is_geometric=True, at=(64, 128, 256, 4096)), [64, 4096], most_ticks=6)
     assert [text for _, text in made.ticks] == ["64", "256", "4,096"]
+
+
+@given(values=st.lists(st.floats(1e-9, 1e24), min_size=1, max_size=20), is_geometric=st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_every_value_is_on_its_axis(values: list[float], is_geometric: bool) -> None:
+    """None of them is only shown at the edge, whatever the axis."""
+    made = ruler(Axis(label="x", is_geometric=is_geometric), values, most_ticks=6)
+    assert made.low <= min(values)
+    assert made.high >= max(values) * (1 - 1e-12)
+    assert 0 <= made.place(min(values)) <= made.place(max(values)) <= 1

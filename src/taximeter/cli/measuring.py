@@ -1,7 +1,7 @@
 """What `sweep`, `load` and `compare` share: from the words of a command line to somebody who can be asked.
 
-Owns: the options they have in common, and the order in which a bench is built and taken down: a server of our own where
-a model was named, the target, the ledger, the prices. Refuses to know: what is asked.
+Owns: the order in which a bench is built and taken down: a server of our own where a model was named, the target, the
+ledger, the prices. Refuses to know: what is asked.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
-
-import typer
+from typing import TYPE_CHECKING, Final
 
 from taximeter.clock import SYSTEM_CLOCK
 from taximeter.errors import RequestError
@@ -33,29 +31,6 @@ from taximeter.upstreams.secrets import Secret, read_secret
 
 if TYPE_CHECKING:
     from taximeter.ledger import Ledger
-
-ModelOption = Annotated[
-    str | None, typer.Option("--model", "-m", help="Which of the server's models; not needed where it has one.")
-]
-KeyOption = Annotated[
-    str | None,
-    typer.Option("--key", help="Where the server's key lies: env:NAME or file:PATH.", metavar="WHERE"),
-]
-ApiOption = Annotated[
-    str | None, typer.Option("--api", help="completions, chat or messages; without it what fits the server best.")
-]
-ProviderOption = Annotated[
-    str | None, typer.Option(help="Whose published prices apply: openai, anthropic, ...", metavar="NAME")
-]
-ServerRateOption = Annotated[
-    str | None, typer.Option("--machine-rate", help="What an hour of the server costs, where it is yours: 2.50/h.")
-]
-MaxCostOption = Annotated[
-    str | None, typer.Option("--max-cost", help="Stop before more dollars than this are billed.", metavar="DOLLARS")
-]
-OutOption = Annotated[Path | None, typer.Option("--out", help="Keep the result as a file, to compare it later.")]
-HtmlOption = Annotated[Path | None, typer.Option("--html", help="Write a page with the plots.")]
-CsvOption = Annotated[Path | None, typer.Option("--csv", help="Write every request as a line of a table.")]
 
 _APIS: Final = {
     "completions": Dialect.OPENAI_COMPLETIONS,

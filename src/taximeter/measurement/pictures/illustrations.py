@@ -136,7 +136,8 @@ def latency_by_load(
     target_ns: float | None = None,
     notes: Sequence[str] = (),
 ) -> Chart:
-    """Percentiles of a `latency` against the `load`, with where it is saturated and what was wanted of it."""
+    """Percentiles of a `latency` against the `load`. `knee` is the highest load that was kept up with, `target_ns`
+    what was wanted of the latency."""
     marks: list[Mark] = []
     for tone, share in enumerate(sorted({share for level in levels for share in level.latencies})):
         found = [(level.at, level.latencies[share]) for level in levels if share in level.latencies]
@@ -146,7 +147,7 @@ def latency_by_load(
         points = tuple((at, one.value) for at, one in found)
         marks.append(Line(name=f"p{100 * share:g}", points=points, tone=tone, has_dots=True))
     if knee is not None:
-        marks.append(Rule(name=f"saturated from {quantity_text(knee, Unit.COUNT)}", x=knee, tone=_KNEE_TONE))
+        marks.append(Rule(name=f"kept up to {quantity_text(knee, Unit.COUNT)}", x=knee, tone=_KNEE_TONE))
     if target_ns is not None:
         marks.append(Rule(name=f"target {quantity_text(target_ns, Unit.TIME)}", y=target_ns, tone=_TARGET_TONE))
     return Chart(

@@ -35,6 +35,7 @@ from taximeter.measurement.pictures.chart import (
 
 _WIDEST: Final = 100
 _NARROWEST: Final = 32
+_AT_THE_END: Final = 0.93  # of the axis
 _TONES: Final = ("blue", "cyan", "yellow", "red", "magenta", "white", "bright_black")
 
 
@@ -168,7 +169,8 @@ def _chart(chart: Chart, width: int, height: int, letters: Letters) -> tuple[Cha
     told = {min(height - 1, max(0, round((1 - up.place(tick)) * (height - 1)))): text for tick, text in up.ticks}
     taken: dict[int, tuple[str, int]] = {}
     for mark in chart.series:
-        if isinstance(mark, Line) and ends.get(id(mark)):
+        # A name behind a line that ends in the middle would seem to be another's.
+        if isinstance(mark, Line) and ends.get(id(mark)) and across.place(mark.points[-1][0]) > _AT_THE_END:
             row = _row(canvas, up, mark.points[-1][1])
             free = sorted((abs(other - row), other) for other in range(height) if other not in taken)
             if free:

@@ -31,7 +31,7 @@ _LEFT, _RIGHT, _TOP, _FOOT = 84, 34, 34, 62
 _MOST_X, _MOST_Y = 6, 6
 _ROW_HEIGHT: Final = 46
 _MOST_TITLES: Final = 3000  # more samples than that nobody points at one by one
-_LONGEST_LABEL: Final = 44
+_LONGEST_LABEL: Final = 60
 
 
 def chart_svg(chart: Chart) -> str:
