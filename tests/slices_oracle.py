@@ -125,7 +125,7 @@ def groups_of(receipt: Receipt, words: TaskWords) -> dict[str, str]:
 
 def slice_of(interval: int, name: str | None, receipts: Sequence[Receipt]) -> Slice:
     """The sum of some receipts."""
-    tokens, unknown = Counter(dict.fromkeys(_LEAVES, 0)), Counter[str]()
+    tokens, unknown = Counter[str](), Counter[str]()
     money: dict[str, Decimal] = {}
     phases_ns = Counter[Phase]()
     for receipt in receipts:
@@ -146,14 +146,14 @@ def slice_of(interval: int, name: str | None, receipts: Sequence[Receipt]) -> Sl
         name=name,
         receipts=len(receipts),
         outcomes=Counter(receipt.outcome for receipt in receipts),
-        tokens=dict(tokens),
+        tokens=dict(+tokens),
         unknown=dict(+unknown),
         cost=_cost(receipts),
         unpriced=sum(receipt.cost is None for receipt in receipts),
         money={unit: amount for unit, amount in money.items() if amount},
         failed_cost=_cost(failed),
         failed_unpriced=sum(receipt.cost is None for receipt in failed),
-        phases_ns={phase: phases_ns[phase] for phase in Phase},
+        phases_ns=dict(+phases_ns),
         timed=len(timings),
         compute_ns=sum(receipt.work.compute_ns for receipt in receipts if receipt.work is not None),
         first_token=percentiles([timing.first_token_ns for timing in timings]),

@@ -75,9 +75,8 @@ def report(
     settings, now = Settings.load(), SYSTEM_CLOCK.utc_now()
     with Ledger.open(settings.ledger_url, spool=settings.spool_dir) as ledger:
         question = _question(ledger, now, by=by, since=since, until=until, timezone=timezone, only=only)
-        # Of a table only the columns of times show what each row took; it has a row of percentiles for all of it.
-        times_of_rows = show == "time" or as_json or as_csv or html is not None
-        found = answer(ledger, question, now, timeline=html is not None, times_of_rows=times_of_rows)
+        in_full = show == "time" or as_json or as_csv or html is not None
+        found = answer(ledger, question, now, timeline=html is not None, in_full=in_full)
         newest = None if found.rows else ledger.latest()
     if as_json:
         from taximeter.reports.as_json import as_json as to_json  # noqa: PLC0415  # one renderer is asked for

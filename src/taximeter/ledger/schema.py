@@ -207,7 +207,5 @@ losses = sa.Table(
     sa.Column("receipts", sa.BigInteger, nullable=False),
 )
 
-# A view in the database: the receipts that no other one corrects. Apart from `metadata`, which makes tables.
-current_receipts = sa.Table(
-    "current_receipts", sa.MetaData(), *(sa.Column(column.name, column.type) for column in receipts.columns)
-)
+# A view in the database: the receipts that no other one corrects. It is in no `metadata`, which makes tables.
+current_receipts = sa.table("current_receipts", *(sa.column(column.name, column.type) for column in receipts.columns))

@@ -278,20 +278,20 @@ class _Heaps:
                     mine.extend(theirs)
 
     def slices(self) -> list[Slice]:
-        return [_slice(*key, heap, self._at) for key, heap in self._in_order()]
+        figures = _Figures(self._at)
+        return [figures.slice(*key, heap) for key, heap in self._in_order()]
 
     def costs(self) -> list[CostTotals]:
         found: list[CostTotals] = []
         for (interval, name), heap in self._in_order():
             receipts, unpriced, dollars, picodollars = heap.numbers
-            cost = rows.join_money(dollars * PICODOLLARS_PER_DOLLAR + picodollars)
             found.append(
                 CostTotals(
                     interval=interval,
                     name=name,
                     receipts=receipts,
                     unpriced=unpriced,
-                    cost=cost,
+                    cost=_dollars(dollars, picodollars),
                     last_at=heap.last_at,
                 )
             )
@@ -368,51 +368,69 @@ def hours_of_tasks(connection: sa.Connection, names: Collection[str], words: Tas
     return hours_between(hours, until)
 
 
-def _slice(interval: int, name: str | None, heap: _Heap, at: Mapping[str, int]) -> Slice:
-    numbers = [*heap.numbers, 0]
+class _Figures:
+    """Where the figures of a slice stand among a question's numbers; those that are not there are 0. Looked up once for
+    all slices, of which there may be tens of thousands."""
 
-    def of(column: str) -> int:
-        return numbers[at.get(column, -1)]
+    def __init__(self, at: Mapping[str, int]) -> None:
+        self._at = {name: at.get(name, -1) for name in _ADDED}
+        self._outcomes = [(outcome, at[outcome.value]) for outcome in _OUTCOMES if outcome.value in at]
+        self._tokens = [(leaf, at[leaf]) for leaf in TOKEN_COLUMNS if leaf in at]
+        self._unknown = [(leaf, at[column]) for leaf, column in UNKNOWN_COLUMNS.items() if column in at]
+        self._phases = [(phase, at[name]) for phase, name in zip(Phase, PHASE_COLUMNS, strict=True) if name in at]
+        amounts = {unit: [self._at[column] for column in HOUR_AMOUNTS[unit]] for unit in MONEY_UNITS}
+        self._money = [(unit, *places) for unit, places in amounts.items() if max(places) >= 0]
 
-    def amount(dollars: str, picodollars: str) -> Decimal:
-        return rows.join_money(of(dollars) * PICODOLLARS_PER_DOLLAR + of(picodollars))
+    def slice(self, interval: int, name: str | None, heap: _Heap) -> Slice:
+        numbers, at = [*heap.numbers, 0], self._at
+        first_token, inter_token, total = heap.times
+        return Slice(
+            interval=interval,
+            name=name,
+            receipts=numbers[at["receipts"]],
+            outcomes={outcome: count for outcome, place in self._outcomes if (count := numbers[place])},
+            tokens={leaf: count for leaf, place in self._tokens if (count := numbers[place])},
+            unknown={leaf: count for leaf, place in self._unknown if (count := numbers[place])},
+            cost=self._amount(numbers, *HOUR_AMOUNTS["cost"]),
+            unpriced=numbers[at["unpriced"]],
+            money={
+                unit: _dollars(numbers[dollars], numbers[picodollars])
+                for unit, dollars, picodollars in self._money
+                if numbers[dollars] or numbers[picodollars]
+            },
+            failed_cost=self._amount(numbers, "failed_cost_dollars", "failed_cost_picodollars"),
+            failed_unpriced=numbers[at["failed_unpriced"]],
+            phases_ns={phase: ns for phase, place in self._phases if (ns := numbers[place])},
+            timed=numbers[at["timed"]],
+            compute_ns=numbers[at["compute_ns"]],
+            first_token=_percentiles(first_token, numbers[at["first_tokens"]]),
+            inter_token=_percentiles(inter_token, numbers[at["itls"]]),
+            total=_percentiles(total, numbers[at["timed"]]),
+            first_at=heap.first_at,
+            last_at=heap.last_at,
+            usage_basis=None if heap.usage_rank is None else _BASES[heap.usage_rank],
+            cost_basis=None if heap.cost_rank is None else _BASES[heap.cost_rank],
+            cost_reported=self._amount(numbers, *HOUR_AMOUNTS["reported"]),
+            reported=numbers[at["reported"]],
+            off_scale=numbers[at["off_scale"]],
+        )
 
-    money = {unit: amount(*HOUR_AMOUNTS[unit]) for unit in MONEY_UNITS if any(map(of, HOUR_AMOUNTS[unit]))}
-    first_token, inter_token, total = heap.times
-    return Slice(
-        interval=interval,
-        name=name,
-        receipts=of("receipts"),
-        outcomes={outcome: of(outcome.value) for outcome in _OUTCOMES if of(outcome.value)},
-        tokens={leaf: of(leaf) for leaf in TOKEN_COLUMNS},
-        unknown={leaf: of(column) for leaf, column in UNKNOWN_COLUMNS.items() if of(column)},
-        cost=amount(*HOUR_AMOUNTS["cost"]),
-        unpriced=of("unpriced"),
-        money=money,
-        failed_cost=amount("failed_cost_dollars", "failed_cost_picodollars"),
-        failed_unpriced=of("failed_unpriced"),
-        phases_ns={phase: of(column) for phase, column in zip(Phase, PHASE_COLUMNS, strict=True)},
-        timed=of("timed"),
-        compute_ns=of("compute_ns"),
-        first_token=_percentiles(first_token, of("first_tokens")),
-        inter_token=_percentiles(inter_token, of("itls")),
-        total=_percentiles(total, of("timed")),
-        first_at=heap.first_at,
-        last_at=heap.last_at,
-        usage_basis=None if heap.usage_rank is None else _BASES[heap.usage_rank],
-        cost_basis=None if heap.cost_rank is None else _BASES[heap.cost_rank],
-        cost_reported=amount(*HOUR_AMOUNTS["reported"]),
-        reported=of("reported"),
-        off_scale=of("off_scale"),
-    )
+    def _amount(self, numbers: Sequence[int], dollars: str, picodollars: str) -> Decimal:
+        return _dollars(numbers[self._at[dollars]], numbers[self._at[picodollars]])
+
+
+def _dollars(dollars: int, picodollars: int) -> Decimal:
+    return rows.join_money(dollars * PICODOLLARS_PER_DOLLAR + picodollars)
 
 
 def _percentiles(durations: list[int], of: int) -> Percentiles:
     """By nearest rank."""
+    if not durations:
+        return Percentiles(of=of)
     durations.sort()
     n = len(durations)
 
-    def at(percent: int) -> int | None:
-        return durations[-(-percent * n // 100) - 1] if n else None
+    def at(percent: int) -> int:
+        return durations[-(-percent * n // 100) - 1]
 
     return Percentiles(n=n, p50_ns=at(50), p90_ns=at(90), p95_ns=at(95), p99_ns=at(99), of=of)

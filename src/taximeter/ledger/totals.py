@@ -88,7 +88,8 @@ class Slice:
     """What the receipts of one interval and one name add up to. `interval` is its place in what was asked for, `name`
     None for receipts without one.
 
-    Tokens, `unknown`, `cost`, `unpriced`, times and `off_scale` are as in `UsageTotals`. `money` is the known cost by
+    Tokens, `unknown`, `cost`, `unpriced`, times and `off_scale` are as in `UsageTotals`, but for buckets and phases of
+    which there is nothing: these are left out. `money` is the known cost by
     what it was charged for (a bucket of tokens, `compute_ns`, another unit) and sums to it; `failed_cost` is the part
     of receipts that did not complete. `first_token`, `inter_token` and `total` are of the receipts that know them. The
     bases are the weakest of any receipt, None where there is no such figure. `cost_reported` is what the logs that

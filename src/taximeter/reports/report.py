@@ -113,15 +113,14 @@ class Report:
 
 
 def answer(
-    receipts: Receipts, question: Question, now: datetime, *, timeline: bool = False, times_of_rows: bool = True
+    receipts: Receipts, question: Question, now: datetime, *, timeline: bool = False, in_full: bool = True
 ) -> Report:
-    """The report on `question`, as the ledger stands. Without `times_of_rows` percentiles are of the total alone, which
-    is quicker: not every form of a report shows more."""
+    """The report on `question`, as the ledger stands. A table of costs does not show everything, and need not be
+    `in_full`, which is quicker: percentiles are of the total alone then, and of the period before there is the cost."""
     spans = question.before, question.since, question.until
     by = None if question.is_by_time else question.by
     edges = _edges(receipts, question) if question.is_by_time else [*spans[1:]]
-    slices, whole = receipts.slices_and_whole(by, edges, only=question.only, percentiles=times_of_rows)
-    before = receipts.slices(None, spans[:2], only=question.only, percentiles=times_of_rows)
+    slices, whole = receipts.slices_and_whole(by, edges, only=question.only, percentiles=in_full)
     lives, lives_before = _lives(receipts, question, now)
     if by is None:
         rows = _by_time(slices, edges)
@@ -134,12 +133,21 @@ def answer(
         question=question,
         made_at=now,
         rows=tuple(rows),
-        total=added([row.sums for row in rows], None if whole is None else Sums.of(whole)),
-        before=added(map(Sums.of, before), Sums.of(before[0]) if before else None),
+        total=Sums() if whole is None else Sums.of(whole),
+        before=_before(receipts, question, in_full=in_full),
         tasks=figures_of(lives),
         tasks_before=figures_of(lives_before),
         timeline=tuple(_timeline(receipts, question)) if timeline else (),
     )
+
+
+def _before(receipts: Receipts, question: Question, *, in_full: bool) -> Sums:
+    """Of the period before."""
+    edges = question.before, question.since
+    if in_full:
+        return next((Sums.of(part) for part in receipts.slices(None, edges, only=question.only)), Sums())
+    costs = receipts.costs(None, edges, only=question.only)
+    return next((Sums(receipts=one.receipts, unpriced=one.unpriced, cost=one.cost) for one in costs), Sums())
 
 
 def folded(report: Report, most_rows: int) -> Report:

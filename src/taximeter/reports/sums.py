@@ -121,8 +121,8 @@ class Sums:
         return {group: exact_sum(parts) for group, parts in amounts.items()}
 
 
-def added(sums: Iterable[Sums], whole: Sums | None = None) -> Sums:
-    """The exact sum. Percentiles cannot be added: they are those of `whole`, which is asked for apart, else unknown."""
+def added(sums: Iterable[Sums]) -> Sums:
+    """The exact sum. Percentiles cannot be added, and are unknown."""
     parts = list(sums)
     outcomes, phases_ns = Counter[Outcome](), Counter[Phase]()
     tokens, unknown = Counter[str](), Counter[str]()
@@ -149,9 +149,6 @@ def added(sums: Iterable[Sums], whole: Sums | None = None) -> Sums:
         phases_ns=phases_ns,
         timed=sum(part.timed for part in parts),
         compute_ns=sum(part.compute_ns for part in parts),
-        first_token=Percentiles() if whole is None else whole.first_token,
-        inter_token=Percentiles() if whole is None else whole.inter_token,
-        total=Percentiles() if whole is None else whole.total,
         first_at=min((part.first_at for part in parts if part.first_at is not None), default=None),
         last_at=max((part.last_at for part in parts if part.last_at is not None), default=None),
         usage_basis=weakest(usage_bases) if usage_bases else None,
