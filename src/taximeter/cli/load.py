@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from taximeter.cli.console import EXIT_INTERRUPTED, JsonFlag, print_json, waiting
-from taximeter.errors import RequestError
+from taximeter.cli.measuring_options import (
+    ApiOption,
+    CsvOption,
+    HtmlOption,
+    KeyOption,
+    MaxCostOption,
+    ModelOption,
+    OutOption,
+    ProviderOption,
+    ServerRateOption,
+)
+from taximeter.errors import ConfigError, RequestError
 
 if TYPE_CHECKING:
     from taximeter.cli.load_study import Outcome
@@ -59,21 +70,15 @@ def load(
         int | None, typer.Option(min=1, max=64, help="Processes that send; more than one only where one is too slow.")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Of schedules and lengths, to have the same again.")] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Which of the server's models; not needed where it has one.")
-    ] = None,
-    key: Annotated[
-        str | None, typer.Option(help="Where the server's key lies: env:NAME or file:PATH.", metavar="WHERE")
-    ] = None,
-    api: Annotated[str | None, typer.Option(help="completions, chat or messages.")] = None,
-    provider: Annotated[
-        str | None, typer.Option(help="Whose published prices apply: openai, anthropic, ...", metavar="NAME")
-    ] = None,
-    machine_rate: Annotated[str | None, typer.Option(help="What an hour of the server costs.")] = None,
-    max_cost: Annotated[
-        str | None, typer.Option(help="Stop before more dollars than this are billed.", metavar="DOLLARS")
-    ] = None,
-    out_file: Annotated[Path | None, typer.Option("--out", help="Keep the result as a file.")] = None,
+    model: ModelOption = None,
+    key: KeyOption = None,
+    api: ApiOption = None,
+    provider: ProviderOption = None,
+    machine_rate: ServerRateOption = None,
+    max_cost: MaxCostOption = None,
+    out_file: OutOption = None,
+    html: HtmlOption = None,
+    csv: CsvOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Measure latency under load, and how much load a server takes."""
@@ -84,6 +89,7 @@ def load(
     from taximeter.ledger import Ledger  # noqa: PLC0415
     from taximeter.measurement.arrivals import Arrivals  # noqa: PLC0415
     from taximeter.measurement.punctual import punctual_loop  # noqa: PLC0415
+    from taximeter.measurement.requests_csv import requests_csv  # noqa: PLC0415
     from taximeter.measurement.results import write_result  # noqa: PLC0415
     from taximeter.measurement.saturation import steps  # noqa: PLC0415
     from taximeter.measurement.slo import Slo  # noqa: PLC0415
@@ -119,6 +125,11 @@ def load(
             outcome = runner.run(work())
     if out_file is not None:
         write_result(out_file, outcome.result)
+    if html is not None:
+        _write(html, _page(outcome))
+    if csv is not None:
+        seen = outcome.load.observations
+        _write(csv, requests_csv([{"level": one.shape} for one in seen], seen, headings=("level",)))
     if as_json:
         print_json(replace(outcome.result, observations={}))
     else:
@@ -128,6 +139,29 @@ def load(
         show(found, subject=outcome.subject, setting=outcome.setting, chart=latency_chart(found))
     if outcome.was_interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _page(outcome: Outcome) -> str:
+    from taximeter.measurement.load_page import load_page  # noqa: PLC0415
+    from taximeter.measurement.pictures.page import page_html  # noqa: PLC0415
+
+    result = outcome.result
+    shown = load_page(
+        outcome.load,
+        target=result.targets[0],
+        plan=result.plan,
+        environment=result.environment,
+        warnings=result.warnings,
+        made=f"{result.run}, {result.made_at:%Y-%m-%d %H:%M} UTC, Taximeter {result.taximeter_version}",
+    )
+    return page_html(shown)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def _range(text: str, *, whole: bool) -> tuple[float, float]:

@@ -89,6 +89,8 @@ class Study:
 
     async def run(self) -> Outcome:
         plan = self._plan
+        if self._bench.purse.most is not None and self._bench.target.upstream.provider is None:
+            raise RequestError(f"--max-cost needs a price: {self._bench.why_no_price}", param="max-cost")
         async with self._interruptible(), self._stack:
             self._asking = await self._calibrated()
             self._latency_s = await self._warmed_up()

@@ -58,12 +58,13 @@ class ClientHealth:
         return max(self.lag_ns, default=0)
 
     def complaint(self, median_itl_ns: float | None) -> str | None:
-        """What is wrong with the client, in words; None where nothing is."""
+        """What is wrong with the client, in words; None where nothing is. Where tokens come all at once there is no
+        time between them that a lag could be compared with."""
         if self.is_busy:
             return f"a client process used {self.cpu_share:.0%} of a processor".replace("%", " %")
         if self.most_lag_ns > MOST_BLOCK_NS:
             return f"the client's event loop stood still for {self.most_lag_ns / 1e6:.0f} ms"
-        if median_itl_ns is not None and self.p99_lag_ns > MOST_LAG_OF_ITL * median_itl_ns:
+        if median_itl_ns and self.p99_lag_ns > MOST_LAG_OF_ITL * median_itl_ns:
             return (
                 f"the client's event loop was {self.p99_lag_ns / 1e6:.1f} ms late (p99), which is "
                 f"{self.p99_lag_ns / median_itl_ns:.0%} of the time between two tokens".replace("%", " %")
