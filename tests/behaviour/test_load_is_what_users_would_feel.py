@@ -20,6 +20,7 @@ from taximeter.measurement.loadpoint import LoadPoint, load_point
 from taximeter.measurement.loadrun import LoadRun, Trouble, Window, merged
 from taximeter.measurement.observation import Observation, Origin
 from taximeter.measurement.openloop import NOT_SENT, run_open_loop
+from taximeter.measurement.saturation import knee
 from taximeter.measurement.slo import Miss, Slo
 from taximeter.measurement.steady import Throughput, checked, send_rate, throughput, window_of
 from taximeter.measurement.wire import Question
@@ -301,6 +302,15 @@ def test_a_queue_that_grows_is_not_steady() -> None:
     calm = point(opened([200 * number for number in range(60)], lambda _q, _n: chat([50, 150]), slots=1))
     assert Trouble.NOT_STEADY not in troubles(calm)
     assert calm.is_sustained
+
+
+def test_a_level_that_is_shorter_than_its_requests_says_nothing() -> None:
+    """Ten requests in a second, each of which takes two: nobody saw them all under way."""
+    found = point(opened([100 * number for number in range(10)], lambda _q, _n: chat([50, 2000])))
+    assert "longer" in says(found, Trouble.NO_WINDOW)
+    assert found.is_too_short
+    assert knee([found]) is None
+    assert not point(opened([100 * number for number in range(60)], lambda _q, _n: chat([50, 2000]))).is_too_short
 
 
 def test_what_was_refused_failed_or_given_up_is_a_miss() -> None:

@@ -92,7 +92,11 @@ def _ms(ns: float) -> str:
 def percent_with_interval(found: Estimate) -> str:
     if found.low is None or found.high is None:
         return f"{100 * found.value:.3g} %"
-    return f"{100 * found.value:.3g} % ({100 * found.low:.3g}-{100 * found.high:.3g})"
+    return f"{100 * found.value:.3g} % ({_percent(found.low)}-{_percent(found.high)})"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}" if share > 1e-5 else "0"
 
 
 def _notes(load: Load) -> None:

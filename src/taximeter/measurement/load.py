@@ -15,7 +15,7 @@ from taximeter.errors import RequestError
 from taximeter.measurement.loadpoint import LoadPoint, load_point
 from taximeter.measurement.loadrun import LoadRun
 from taximeter.measurement.observation import Observation
-from taximeter.measurement.saturation import Knee, Saturation, bisect, bracket, knee
+from taximeter.measurement.saturation import Knee, Saturation, bisect, bracket, judged, knee
 from taximeter.measurement.slo import Slo
 from taximeter.measurement.steady import in_window, window_of
 
@@ -54,8 +54,8 @@ async def measure(
     on_point: Callable[[LoadPoint], object] = lambda _: None,
 ) -> Load:
     """Measure each of `levels`, and with a target what lies between the last that held and the first that did not. With
-    `until_it_bends` no higher level is tried once the server does not keep up with one. A level that is stopped is the
-    last."""
+    `until_it_bends` no higher level is tried once the server does not keep up with one, or misses the target. A level
+    that is stopped is the last."""
     points: list[LoadPoint] = []
     runs: list[LoadRun] = []
 
@@ -75,7 +75,8 @@ async def measure(
         if point is None:
             is_complete = False
             break
-        if until_it_bends and has_bent(points):
+        is_missed = slo is not None and not judged(point, slo).counts_as_held
+        if until_it_bends and (is_missed or has_bent(points)):
             break
     if slo is not None and is_complete:
         await bisect(probe, list(points), slo, whole=not is_open_loop)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
 
@@ -110,6 +110,12 @@ class LoadPoint:
     errors: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
+    def is_too_short(self) -> bool:
+        """Whether most requests took longer than the window: then nobody saw what such a load comes to."""
+        whole = self.end_to_end
+        return self.window is not None and whole is not None and whole.at("p50").value / 1e9 > self.window.seconds
+
+    @property
     def is_sustained(self) -> bool:
         """Whether later requests did not take longer than earlier ones: else it would only get worse."""
         return not any(drift.is_growing for drift in self.drifts)
@@ -129,7 +135,7 @@ def load_point(run: LoadRun, *, slo: Slo | None, rng: Generator) -> LoadPoint:
     flags = _flags(run, found, inside, sent, drifted, itl)
     read, cached = sum(n or 0 for n in prompts), [seen.cached_tokens for seen in whole]
     average, most = in_flight(run.observations, window)
-    return LoadPoint(
+    point = LoadPoint(
         is_open_loop=run.is_open_loop,
         level=run.level,
         clients=len(run.clients),
@@ -157,6 +163,10 @@ def load_point(run: LoadRun, *, slo: Slo | None, rng: Generator) -> LoadPoint:
         flags=tuple(flags),
         errors=dict(Counter(seen.error or "not known" for seen in inside if not seen.is_complete).most_common(5)),
     )
+    if not point.is_too_short:
+        return point
+    says = f"most requests took longer than its window of {window.seconds:.3g} s: it has to last longer"
+    return replace(point, flags=(*point.flags, Flag(trouble=Trouble.NO_WINDOW, says=says)))
 
 
 def attainment(slo: Slo, observations: Sequence[Observation], window: Window) -> Attainment:

@@ -175,6 +175,7 @@ def knee(points: Sequence[LoadPoint]) -> Knee | None:
 
 
 def _kept_up(point: LoadPoint) -> bool:
-    """Whether requests were answered, and later ones as fast as earlier ones."""
+    """Whether requests were answered, later ones as fast as earlier ones, and for long enough to see that."""
     whole = sum(count for outcome, count in point.outcomes.items() if outcome.value == "completed")
-    return point.is_sustained and point.requests_in_window > 0 and whole >= _KEPT_UP * point.requests_in_window
+    is_seen = point.requests_in_window > 0 and not point.is_too_short
+    return is_seen and point.is_sustained and whole >= _KEPT_UP * point.requests_in_window
