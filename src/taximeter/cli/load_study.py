@@ -93,6 +93,7 @@ class Study:
             raise RequestError(f"--max-cost needs a price: {self._bench.why_no_price}", param="max-cost")
         async with self._interruptible(), self._stack:
             self._asking = await self._calibrated()
+            self._issued = self._bench.purse.spent
             self._latency_s = await self._warmed_up()
             levels = plan.levels
             if self._is_replayed:

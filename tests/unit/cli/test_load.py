@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -43,7 +44,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        body = json.dumps({"data": [{"id": "tiny"}]}).encode()
+        body = json.dumps({"data": [{"id": "gpt-4o-mini"}]}).encode()
         found = self.path == "/v1/models"
         self.send_response(200 if found else 404)
         self.send_header("content-length", str(len(body)))
@@ -54,6 +55,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.asked += 1
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
         words = len(asked["messages"][0]["content"].split())
+        tokens = asked.get("max_tokens") or asked["max_completion_tokens"]
         if self.server.hangs.is_set():
             self.server.over.wait(30)
             return
@@ -61,10 +63,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("content-type", "text/event-stream")
         self.send_header("connection", "close")
         self.end_headers()
-        for _ in range(asked["max_tokens"]):
+        for _ in range(tokens):
             self.wfile.write(text_chunk())
         self.wfile.write(event(choices=[{"index": 0, "delta": {}, "finish_reason": "length"}]))
-        self.wfile.write(event(choices=[], usage=usage(words, asked["max_tokens"])))
+        self.wfile.write(event(choices=[], usage=usage(words, tokens)))
         self.wfile.write(b"data: [DONE]\n\n")
         self.close_connection = True
 
@@ -164,6 +166,21 @@ def test_with_a_limit_nothing_is_sent_that_has_no_price(
     assert "--max-cost needs a price" in told.err
     assert told.out == ""
     assert server.asked == 0
+
+
+def test_no_more_is_spent_than_was_allowed(server: _Server, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A request of 40 + 4 tokens costs 40 × $0.15 + 4 × $0.60 a million, $0.0000084: some twenty of them are allowed,
+    and forty were due. What was measured until then is shown."""
+    options = ["--rate=40", "--provider=openai", "--max-cost=0.0002", "--json"]
+    assert exit_code(server.address, *QUICK, *options) == 0
+    told = capsys.readouterr()
+    assert "40 requests, 1,760 tokens: some $0.0003" in told.err
+    found = json.loads(told.out)
+    assert found["conclusions"]["is_complete"] is False
+    with Ledger.open(Settings.load().ledger_url) as ledger:
+        costs = [receipt.cost.total for receipt in ledger.receipts(limit=1000) if receipt.cost is not None]
+    assert len(costs) == server.asked
+    assert Decimal("0.00018") < sum(costs) <= Decimal("0.0002")
 
 
 @pytest.mark.parametrize(
