@@ -40,7 +40,7 @@ def test_prefill_is_named() -> None:
     assert (found.part, found.levers, found.at_prompt_tokens) == ("prefill", LEVERS["prefill"], 1024)
     assert "shorter prompts" in found.levers
     assert holds(found.shares["prefill"], 2048 / 2218)
-    assert found.says.startswith("Prefill is most: 92% (")
+    assert found.says.startswith("Prefill takes most of the time: 92% (")
     assert "grows 56 times while the prompt grows 64 times, from 64 tokens to 4,096" in found.says
 
 

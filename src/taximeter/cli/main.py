@@ -35,6 +35,7 @@ _COMMANDS = {
     "load": ("load", "load"),
     "machine": ("machine", "machine"),
     "models": ("models", "app"),
+    "sweep": ("sweep", "sweep"),
     "eval": ("evaluate", "app"),
 }
 

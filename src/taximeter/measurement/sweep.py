@@ -32,6 +32,7 @@ WARM_RATIO: Final = 0.01
 _MOST_FAILURES: Final = 5  # in a row: a server that is away does not come back by being asked
 _DRIFT: Final = 0.10  # of a duration, before it is worth a warning
 _SHORTEST: Final = 2  # lengths of which differences between equal requests are waiting
+_SPENT: Final = "the limit of what may be spent is reached"
 _TRIPS: Final = 2  # round trips measured in each round
 
 
@@ -176,6 +177,9 @@ class Sweeping:
         """
         self.stopped = "it was interrupted"
         lengths = await self._warm_up()
+        if lengths is None:
+            self.stopped = _SPENT
+            return
         self._before = await self._read_counters()
         await self._measure_trip()
         chance = random.Random(self.plan.seed)  # noqa: S311 - an order, not a key
@@ -184,7 +188,7 @@ class Sweeping:
             # By rounds, so that a machine that grows slow is slow for all lengths, and what is cut off is balanced.
             for tokens in chance.sample(lengths, len(lengths)):
                 if not self._allows(tokens, self.plan.output_tokens):
-                    self.stopped = "the limit of what may be spent is reached"
+                    self.stopped = _SPENT
                     return
                 seen = await self._ask(tokens)
                 self.observations.append(seen)
@@ -229,13 +233,13 @@ class Sweeping:
             stopped=self.stopped,
         )
 
-    async def _warm_up(self) -> list[int]:
-        """The lengths that are answered."""
+    async def _warm_up(self) -> list[int] | None:
+        """The lengths that are answered; None where not even this may be spent."""
         answered: list[int] = []
         error: str | None = None
         for tokens in self.plan.prompt_tokens:
             if not self._allows(tokens, self.plan.output_tokens):
-                break
+                return None
             seen = await self._ask(tokens, shape=f"warm-up {tokens}")
             if seen.is_complete:
                 answered.append(tokens)

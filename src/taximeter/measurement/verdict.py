@@ -207,7 +207,7 @@ def verdict(splits: Sequence[Split], *, at: int | None = None) -> Verdict:
     else:
         share = chosen.shares[part]
         most = "most" if share.low is not None and share.low > 0.5 else "the largest part"
-        says = f"{_NAMES[part]} is {most}: {share_text(share)} {where}"
+        says = f"{_NAMES[part]} takes {most} of the time: {share_text(share)} {where}"
         levers = LEVERS[part]
     says = says[:1].upper() + says[1:] + "."
     return Verdict(
