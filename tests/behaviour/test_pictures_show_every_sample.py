@@ -65,7 +65,7 @@ def ratios() -> Ratios:
         ("ITL", Known(value=1.01, low=0.97, high=1.06), 0),
         ("whole", Known(value=1.3), 1),
     ]
-    return ratios_of(rows, says="B is quicker to begin", base="A")
+    return ratios_of(rows, figure="latency", says="B is quicker to begin", base="A")
 
 
 def all_pictures() -> list[Picture]:

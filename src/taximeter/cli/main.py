@@ -32,10 +32,11 @@ _COMMANDS = {
     "reprice": ("reprice", "reprice"),
     "reconcile": ("reconcile", "reconcile"),
     "config": ("config", "app"),
+    "sweep": ("sweep", "sweep"),
     "load": ("load", "load"),
+    "compare": ("compare", "compare"),
     "machine": ("machine", "machine"),
     "models": ("models", "app"),
-    "sweep": ("sweep", "sweep"),
     "eval": ("evaluate", "app"),
 }
 

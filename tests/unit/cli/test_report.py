@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 import io
 import json
-import os
-import pty
 import re
-import struct
 import subprocess
 import sys
-import termios
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -21,6 +16,7 @@ import pytest
 
 from taximeter.ledger import Ledger
 from taximeter.records import Timing
+from tests.terminal import on_a_terminal
 from tests.unit.reports.worlds import a_receipt
 
 TODAY = datetime.now(UTC) - timedelta(minutes=1)
@@ -49,33 +45,6 @@ def run(*arguments: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def on_a_terminal(width: int, *arguments: str) -> str:
-    """What a terminal of that width gets."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
-    environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR", "LINES")}
-    with subprocess.Popen(
-        [sys.executable, "-m", "taximeter", *arguments],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env={**environ, "TERM": "xterm-256color"},
-    ) as process:
-        os.close(theirs)
-        said = b""
-        while True:
-            try:
-                part = os.read(ours, 1 << 16)
-            except OSError:  # how Linux says that the other end is closed
-                break
-            if not part:
-                break
-            said += part
-    os.close(ours)
-    assert process.returncode == 0, said
-    return said.decode()
 
 
 def test_a_newcomer_sees_seven_days_by_task(ledger: Path) -> None:

@@ -160,10 +160,10 @@ def latency_by_load(
     )
 
 
-def ratios_of(rows: Sequence[tuple[str, Interval, int]], *, says: str, base: str, notes: Sequence[str] = ()) -> Ratios:
-    """Ratios of latencies to those of `base`: labels, ratios and tones."""
+def ratios_of(rows: Sequence[tuple[str, Interval, int]], *, figure: str, says: str, base: str) -> Ratios:
+    """Ratios of the medians of `figure`, a latency, to those of `base`: labels, ratios and tones."""
     return Ratios(
-        name=f"Medians as ratios to those of {base}, with 95 % intervals",
+        name=f"{figure}: medians as ratios to those of {base}, with 95 % intervals",
         says=says,
         left=f"quicker than {base}",
         right=f"slower than {base}",
@@ -171,7 +171,6 @@ def ratios_of(rows: Sequence[tuple[str, Interval, int]], *, says: str, base: str
             Ratio(label=label, value=ratio.value, low=ratio.low, high=ratio.high, tone=tone)
             for label, ratio, tone in rows
         ),
-        notes=tuple(notes),
     )
 
 
