@@ -18,6 +18,7 @@ from taximeter.ledger.keeper import drain
 from taximeter.ledger.late import LateDatabase
 from taximeter.ledger.liveness import WriterLocks
 from taximeter.ledger.spool import JOURNAL, SPOOL, Spool, writers_with_spools
+from taximeter.ledger.sqlite import Sqlite
 from taximeter.ledger.transactions import interrupt, losses, tell_loss, unheard_of, writers_with_notes
 
 _log = logging.getLogger(__name__)
@@ -77,7 +78,10 @@ def _get_ready(database: Database, session: Session, locks: WriterLocks, clock: 
     receipts were lost before."""
     with database.opening(session):
         if not migrations.is_current(session, database):
-            migrations.upgrade(session)
+            if isinstance(database, Sqlite) and not database.tables(session):
+                migrations.make_new(session)
+            else:
+                migrations.upgrade(session)
     for writer_id in locks.known() | writers_with_spools(database.folder):
         lock = locks.claim(writer_id)
         if lock is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 
@@ -49,6 +50,19 @@ def test_the_steps_are_numbered_as_they_follow_each_other() -> None:
     """Alembic's chain from first to last is the order of the files' names."""
     script = ScriptDirectory(str(Path(migrations.__file__).parent))
     assert [step.revision for step in script.walk_revisions()][::-1] == migrations.known_versions()
+
+
+def test_a_new_file_is_what_the_steps_lead_to(tmp_path: Path) -> None:
+    """`new_sqlite.sql` is a second account of the tables: to the letter what the steps make of an empty file."""
+    made = []
+    for name, make in (("steps", migrations.upgrade), ("new", migrations.make_new)):
+        path = tmp_path / name
+        with closing(Sqlite(path).session(patience_s=9)) as session:
+            make(session)
+        with closing(sqlite3.connect(path)) as connection:
+            pragmas = [connection.execute(f"PRAGMA {word}").fetchone() for word in ("application_id", "user_version")]
+            made.append([*pragmas, *connection.iterdump()])
+    assert made[1] == made[0]
 
 
 def test_every_token_leaf_has_its_column() -> None:
@@ -108,12 +122,28 @@ def test_a_step_that_fails_leaves_nothing_behind(
     url: str, reopen: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A migration is all or nothing, so that the next opening starts from where this one did."""
-    monkeypatch.setattr("alembic.operations.ops.CreateIndexOp.create_index", lambda *_, **__: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        reopen()
-    monkeypatch.undo()
     database = database_at(url, spool=tmp_path)
     assert database is not None
     with closing(database.session(patience_s=9)) as session:
-        assert database.tables(session) == set()
+        migrations.upgrade(session, "0003")
+        before = database.tables(session)
+        monkeypatch.setattr("alembic.operations.ops.CreateIndexOp.create_index", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            reopen()
+        monkeypatch.undo()
+        assert database.tables(session) == before
     reopen().close()
+
+
+def test_half_a_new_file_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables of a new ledger are all made, or none is."""
+    script = tmp_path / "new.sql"
+    script.write_text("CREATE TABLE one (a);\n\nCREATE TABLE one (a);\n")
+    database = Sqlite(tmp_path / "ledger.db")
+    monkeypatch.setattr(migrations, "_NEW", script)
+    with pytest.raises(LedgerError):
+        Ledger.open(str(database.path))
+    monkeypatch.undo()
+    with closing(database.session(patience_s=9)) as session:
+        assert database.tables(session) == set()
+    Ledger.open(str(database.path)).close()

@@ -1,7 +1,8 @@
 """From whatever a ledger's database is to what this version needs.
 
-Owns: the numbered steps in `versions`, each applied once, and the refusal of databases that are newer or somebody
-else's. Refuses to know: records, and who else has the database open (the caller holds the lock).
+Owns: the numbered steps in `versions`, each applied once, what they make of an empty file, and the refusal of databases
+that are newer or somebody else's. Refuses to know: records, and who else has the database open (the caller holds the
+lock).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from taximeter.ledger.database import Database, Session
 
 _VERSION_TABLE = "schema_version"
 _STEPS = Path(__file__).with_name("versions")
+_NEW = Path(__file__).with_name("new_sqlite.sql")
 
 
 def known_versions() -> list[str]:
@@ -37,6 +39,14 @@ def is_current(session: Session, database: Database) -> bool:
             hint="upgrade Taximeter",
         )
     return version == known_versions()[-1]
+
+
+def make_new(session: Session) -> None:
+    """Make an empty SQLite file what all steps make of it: a test holds the two together. What takes steps need not be
+    imported for it, which is most of the time that a first command would take."""
+    with session.transaction():
+        for statement in _NEW.read_text(encoding="utf-8").split(";\n\n"):
+            session.ask(statement)
 
 
 def upgrade(session: Session, to: str = "head") -> None:
