@@ -25,6 +25,7 @@ from taximeter.settings import Settings
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from taximeter.importers.booking import Books
     from taximeter.importers.importing import Plan, Progress
     from taximeter.importers.summary import ImportSummary, ModelSums
     from taximeter.ledger import Ledger
@@ -33,6 +34,7 @@ _RIGHT: Final = ("calls", "in", "out", "cost", "log says", "difference", "unpric
 _LEAST_TELLING: Final = ("in", "out", "unpriced", "calls", "difference")
 _UNITS: Final = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 _MOST_REASONS: Final = 12
+_MOST_READERS: Final = 3
 
 
 class Mode(StrEnum):
@@ -85,17 +87,22 @@ def import_logs(
 
 def _imported(ledger: Ledger, planned: Plan, settings: Settings, *, dry_run: bool, quiet: bool) -> ImportSummary:
     """Read what is new. Only this needs prices, and they take half a second to load."""
-    from taximeter.importers.booking import Books  # noqa: PLC0415
     from taximeter.importers.importing import Importer  # noqa: PLC0415
-    from taximeter.pricing.catalog import Catalog  # noqa: PLC0415
+
+    def books() -> Books:
+        from taximeter.importers.booking import Books  # noqa: PLC0415
+        from taximeter.pricing.catalog import Catalog  # noqa: PLC0415
+
+        return Books(Catalog.load(settings.prices_overlay))
 
     with _bar(planned.size_bytes, quiet=quiet) as progress:
         importer = Importer(
             ledger,
-            Books(Catalog.load(settings.prices_overlay)),
+            books,
             now=SYSTEM_CLOCK.utc_now(),
             dry_run=dry_run,
-            processes=min(4, os.cpu_count() or 1),
+            # One beside this one reads about as fast as this one books.
+            processes=min(_MOST_READERS, max(1, (os.cpu_count() or 1) - 1)),
             on_progress=progress,
         )
         return importer.run(planned)

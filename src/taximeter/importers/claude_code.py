@@ -94,6 +94,8 @@ class _Transcript:
         self._project: str | None = log.memory or None
         self._origins: dict[tuple[str | None, str | None, str | None, bool], Origin] = {}
         self._open: dict[str, LoggedCall] = {}
+        self._named: tuple[str | None, str | None] = (None, None)  # by which the last call was
+        self._identity = ""
 
     def calls(self) -> Iterator[LoggedCall]:
         log, open_calls = self._log, self._open
@@ -133,10 +135,25 @@ class _Transcript:
         if at is None:
             self._log.note(_NO_TIME)
             return None
-        identity = _identity(message.id, entry.request_id, at, model, leaves)
+        # Most lines are of the same call as the one before.
+        named = (message.id, entry.request_id)
+        if named != self._named or not message.id:
+            self._named, self._identity = named, _identity(*named, at, model, leaves)
+        identity = self._identity
         known = self._open.get(identity)
         if known is not None and known.leaves == leaves and entry.cost_usd is None:
             known.at = min(known.at, at)
+            return None
+        terms = _terms(usage.service_tier, usage.speed, usage.inference_geo)
+        if known is not None and known.leaves is not None and known.model == model:
+            # As `of_two` has it, for half of what it takes: most answers grow once.
+            known.at = min(known.at, at)
+            if sum(leaves) >= sum(known.leaves):
+                known.leaves, known.terms = leaves, terms or known.terms
+                known.reported = known.reported if entry.cost_usd is None else entry.cost_usd
+            else:
+                known.terms = known.terms or terms
+                known.reported = entry.cost_usd if known.reported is None else known.reported
             return None
         call = LoggedCall(
             identity,
@@ -144,7 +161,7 @@ class _Transcript:
             self._origin(entry),
             model,
             leaves,
-            terms=_terms(usage.service_tier, usage.speed, usage.inference_geo),
+            terms=terms,
             reported=entry.cost_usd,
             request_id=entry.request_id,
         )

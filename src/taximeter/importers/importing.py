@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from taximeter.ledger import Appended
 
 COLUMNS = "columns"
-BATCH = 10_000
+BATCH = 20_000
 _WORTH_PROCESSES_BYTES = 24 << 20  # below, they would be done before they have started
 _FUTURE = timedelta(days=1)  # clocks differ, and zones are forgotten
 _SMALL_HEAD_BYTES = 1 << 14
@@ -146,12 +146,13 @@ def _source_of(path: Path, known: Mapping[str, Mapping[str, str]], notes: Counte
 
 
 class Importer:
-    """Reads what a plan says, and appends it. With `dry_run` the ledger stays as it is."""
+    """Reads what a plan says, and appends it. With `dry_run` the ledger stays as it is. `books` are opened once other
+    processes have begun to read: to load a year of prices takes as long as to read a hundred megabytes."""
 
     def __init__(
         self,
         shelf: Shelf,
-        books: Books,
+        books: Callable[[], Books],
         *,
         now: datetime,
         dry_run: bool = False,
@@ -159,7 +160,7 @@ class Importer:
         on_progress: Progress | None = None,
     ) -> None:
         self._shelf = shelf
-        self._books = books
+        self._open_books = books
         self._latest = text_of(now + _FUTURE)
         self._dry_run = dry_run
         self._processes = processes
@@ -175,21 +176,24 @@ class Importer:
         summary.files_unchanged, summary.notes = made.unchanged, made.notes
         processes = self._processes if made.size_bytes >= _WORTH_PROCESSES_BYTES else 0
         with without_collecting(), reading(made.tasks, processes=processes) as pieces:
+            books = self._open_books()
             for task, piece in pieces:
-                self._take(task, piece)
+                self._take(books, task, piece)
                 if self._on_progress is not None:
                     self._on_progress(summary.read_bytes, made.size_bytes)
         self._flush()
         return summary
 
-    def _take(self, task: Task, piece: Piece) -> None:
+    def _take(self, books: Books, task: Task, piece: Piece) -> None:
         summary = self._summary
         summary.read_bytes += piece.read_bytes
         summary.notes += piece.notes
-        for call in piece.calls:
-            if call.at > self._latest:
-                summary.notes["a call from the future, by its log's clock"] += 1
-            self._entries.append(self._books.entry(call))
+        for alike in piece.alike:
+            self._look_at(alike.at)
+            self._entries += books.entries(alike)
+        for call in piece.others:
+            self._look_at([call.at])
+            self._entries.append(books.entry(call))
         if piece.is_last:
             summary.files_read += piece.state is not None
             summary.files_resumed += piece.resumed
@@ -198,6 +202,11 @@ class Importer:
                 self._marks.append(mark)
         if len(self._entries) >= BATCH:
             self._flush()
+
+    def _look_at(self, instants: Sequence[str]) -> None:
+        if max(instants) > self._latest:
+            late = sum(at > self._latest for at in instants)
+            self._summary.notes["a call from the future, by its log's clock"] += late
 
     def _flush(self) -> None:
         """Append what has come together, each call once, sorted, so that the ledger's index is gone through once."""

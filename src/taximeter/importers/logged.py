@@ -67,14 +67,15 @@ class LoggedCall(msgspec.Struct, gc=False):
     uncosted: str | None = None
 
     @property
-    def is_told_in_full(self) -> bool:
-        """Whether more is known than what a plain call has: only a whole receipt holds it."""
+    def is_plain(self) -> bool:
+        """Whether no more is known than tokens and what they are priced by; what is, only a whole receipt holds."""
         return (
-            self.error is not None
-            or self.finish_reason is not None
-            or self.timing is not None
-            or self.model_asked is not None
-            or self.outcome is not Outcome.COMPLETED
+            self.leaves is not None
+            and self.error is None
+            and self.finish_reason is None
+            and self.timing is None
+            and self.model_asked is None
+            and self.outcome is Outcome.COMPLETED
         )
 
     @property

@@ -14,14 +14,13 @@ import threading
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
-import msgspec
-
+from taximeter.importers.alike import Alike, sorted_out
 from taximeter.importers.files import FileState, digest, reading_offset, why
 from taximeter.importers.logged import LogFile, LoggedCall
 from taximeter.importers.sources import source_named
@@ -45,7 +44,8 @@ class Piece:
     """Some calls of a file, and how far it was read since the piece before. The last piece of a file has its new
     `state`, None where it could not be read; `resumed` is whether it was read on where it was left."""
 
-    calls: list[LoggedCall]
+    alike: list[Alike] = field(default_factory=list[Alike])
+    others: list[LoggedCall] = field(default_factory=list[LoggedCall])
     read_bytes: int = 0
     is_last: bool = False
     resumed: bool = False
@@ -59,7 +59,7 @@ def read_pieces(task: Task) -> Iterator[Piece]:
     try:
         file = task.path.open("rb", buffering=0)
     except OSError as error:
-        yield Piece([], is_last=True, notes=Counter({f"a file cannot be read: {why(error)}": 1}))
+        yield Piece(is_last=True, notes=Counter({f"a file cannot be read: {why(error)}": 1}))
         return
     with closing(file):
         status = os.fstat(file.fileno())
@@ -80,7 +80,7 @@ def read_pieces(task: Task) -> Iterator[Piece]:
             for call in source.read(log):
                 calls.append(call)
                 if len(calls) >= _PIECE_CALLS:
-                    yield Piece(calls, read_bytes)
+                    yield Piece(*sorted_out(calls), read_bytes)
                     calls, read_bytes = [], 0
             state = FileState(
                 device=status.st_dev,
@@ -95,7 +95,7 @@ def read_pieces(task: Task) -> Iterator[Piece]:
         except OSError as error:
             log.note(f"a file cannot be read: {why(error)}")
             resumed = False
-        yield Piece(calls, read_bytes, is_last=True, resumed=resumed, state=state, notes=log.notes)
+        yield Piece(*sorted_out(calls), read_bytes, is_last=True, resumed=resumed, state=state, notes=log.notes)
 
 
 @contextmanager
@@ -129,27 +129,21 @@ def _merged(tasks: Sequence[Task], readers: Sequence[Connection]) -> Iterator[tu
     for number, task in enumerate(tasks):
         reader = readers[number % len(readers)]
         while True:
-            calls, piece = cast("tuple[tuple[Sequence[Any], ...], Piece]", reader.recv())
-            if calls:
-                piece.calls = list(map(LoggedCall, *calls))
+            piece = cast("Piece", reader.recv())
             yield task, piece
             if piece.is_last:
                 break
 
 
 def _work(out: Connection, tasks: Sequence[Task]) -> None:
-    """What a process beside does. It is never more than some pieces ahead of who takes them.
-
-    Calls go over in columns: to make a tuple of each again takes a tenth of what pickling them one by one does.
-    """
+    """What a process beside does. It is never more than some pieces ahead of who takes them."""
     gc.disable()  # nothing here refers to itself
     ready: queue.Queue[Piece | None] = queue.Queue(_MOST_READY)
 
     def send() -> None:
         try:
             while (piece := ready.get()) is not None:
-                calls = tuple(zip(*map(msgspec.structs.astuple, piece.calls), strict=True))
-                out.send((calls, replace(piece, calls=[])))
+                out.send(piece)
         except OSError:  # nobody takes them any more, and who reads would wait for ever to hand over the next
             os._exit(1)
 

@@ -11,33 +11,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
+from operator import itemgetter
 from typing import Any
 
 from taximeter.errors import LedgerError
 from taximeter.ledger import rows
-from taximeter.ledger.columns import (
-    BELONGING_COLUMNS,
-    BUCKET_COLUMNS,
-    HOUR_KEYS,
-    MONEY_COLUMNS,
-    PHASE_COLUMNS,
-    RECEIPT_COLUMNS,
-    REPORTED_COLUMN,
-    TOKEN_COLUMNS,
-    UNKNOWN_COLUMNS,
-)
+from taximeter.ledger.call_columns import CallColumns, Part
+from taximeter.ledger.columns import BELONGING_COLUMNS, PHASE_COLUMNS, RECEIPT_COLUMNS, REPORTED_COLUMN, TOKEN_COLUMNS
 from taximeter.ledger.database import Away, Refused, Session
 from taximeter.ledger.forms import Call, Form, derive
-from taximeter.ledger.rollups import Key, Rollup, Sums, hour_of
-from taximeter.ledger.sparse import insert
+from taximeter.ledger.rollups import Rollup
+from taximeter.ledger.sparse import Pattern
 from taximeter.ledger.transactions import NewReceipt, is_there, next_number, write, write_one
-from taximeter.records import PICODOLLARS_PER_DOLLAR, Basis, Receipt, Usage, gap_ns
+from taximeter.records import Receipt
 
 # ruff: noqa: S608 - all words of these statements are our own
-
-_INSTANT = "0000-00-00 00:00:00.000000"
-_TO_ZEROS = str.maketrans(dict.fromkeys("123456789", "0"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +51,12 @@ class Appended:
         default_factory=list[tuple[Call, str, tuple[int | None, ...]]]
     )
     refused: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+
+
+def file_marks(session: Session, source: str) -> dict[str, str]:
+    """What is remembered of the files that were read for `source`: documents, by their paths."""
+    question = "SELECT path, document FROM file_marks WHERE source = ?"
+    return {str(path): str(document) for path, document in session.ask(question, rows.stored_text(source))}
 
 
 class _NotKept(Exception):
@@ -151,67 +145,80 @@ def _append_receipts(session: Session, receipts: Sequence[Receipt], appended: Ap
 def _append_calls(session: Session, calls: Sequence[Call], appended: Appended) -> None:
     """Write what is not there; what is, is found by the numbers that are missing then."""
     first = next_number(session)
-    columns: dict[str, _Columns] = {}
-    told: defaultdict[_Columns, list[rows.Row]] = defaultdict(list)
+    by_form: defaultdict[Form, tuple[list[int], list[Call]]] = defaultdict(lambda: ([], []))
     for number, call in enumerate(calls, first):
-        form = call.form
+        numbers, some = by_form[call.form]
+        numbers.append(number)
+        some.append(call)
+    columns: dict[str, CallColumns] = {}
+    told: defaultdict[tuple[CallColumns, Pattern | None], list[rows.Row]] = defaultdict(list)
+    parts: list[tuple[CallColumns, Part]] = []
+    refused: list[int] = []
+    for form, (numbers, some) in by_form.items():
         mine = columns.get(form.digest)
         if mine is None:
-            mine = columns[form.digest] = _Columns(form, _form_number(session, form))
-        told[mine].append(mine.row(number, call))
-    rollup, numbers = Rollup(), list[int]()
-    for mine, made in told.items():
-        if not mine.can_hold(made):
-            fitting = [row for row in made if mine.can_hold([row])]
-            refused: set[int] = {row[0] for row in made} - {row[0] for row in fitting}
-            appended.refused += [(calls[number - first].id, _CANNOT_HOLD) for number in sorted(refused)]
-            made[:] = fitting
-        mine.insert(session, made)
-        numbers += [row[0] for row in made]
-    missing = _missing(session, first, numbers)
-    appended.written += len(numbers) - len(missing)
-    for number in sorted(missing):
-        _compare(session, calls[number - first], appended)
-    for mine, made in told.items():
-        parts: defaultdict[tuple[str, Form], list[rows.Row]] = defaultdict(list)
-        for row in made:
-            number = int(row[0])
-            if number not in missing:
-                parts[row[4][:13], calls[number - first].form].append(row)
-        for (_, form), rows_of_part in parts.items():
-            rollup.add_sums(*mine.sums(form.belongings, rows_of_part))
+            mine = columns[form.digest] = CallColumns(form, _form_number(session, form))
+        for part in mine.parts(form, numbers, some, refused):
+            pattern, made = mine.rows(part)
+            told[mine, pattern] += made
+            parts.append((mine, part))
+    appended.refused += [(calls[number - first].id, _CANNOT_HOLD) for number in sorted(refused)]
+    for (mine, pattern), made in told.items():
+        made.sort(key=itemgetter(0))  # as the calls came, so that indexes are gone through in one direction
+        mine.insert(session, pattern, made)
+    missing = _missing(session, first, sum(map(len, told.values())), parts)
+    appended.written += sum(map(len, told.values())) - len(missing)
+    _compare(session, [calls[number - first] for number in sorted(missing)], appended)
+    rollup = Rollup()
+    for mine, part in parts:
+        for key, sums in mine.sums(part, missing):
+            rollup.add_sums(key, sums)
     rollup.write(session)
 
 
 _CANNOT_HOLD = "its names, times or numbers are none that a row can hold"
 
 
-def _missing(session: Session, first: int, numbers: Sequence[int]) -> frozenset[int]:
-    """Which of the numbers, all from `first` on, no receipt got."""
-    if session.ask("SELECT count(*) FROM receipts WHERE number >= ?", first)[0][0] == len(numbers):
+def _missing(session: Session, first: int, count: int, parts: Iterable[tuple[CallColumns, Part]]) -> frozenset[int]:
+    """Which of the `count` numbers, all from `first` on, no receipt got."""
+    if session.ask("SELECT count(*) FROM receipts WHERE number >= ?", first)[0][0] == count:
         return frozenset()
     there = {number for (number,) in session.ask("SELECT number FROM receipts WHERE number >= ?", first)}
-    return frozenset(numbers) - there
+    return frozenset(number for _, part in parts for number in part.numbers if number not in there)
 
 
-def _compare(session: Session, call: Call, appended: Appended) -> None:
-    """A call that is there already, or another receipt of its request."""
-    newest = session.ask(_OF_ID, call.id)
-    if not newest:
-        appended.refused.append((call.id, f"request {call.request_id} has a receipt already, by another id"))
-        return
-    while correction := session.ask(_CORRECTION, newest[0][0]):
-        newest = correction
-    found = dict(zip(RECEIPT_COLUMNS, newest[0], strict=True))
-    tokens = tuple(found[leaf] for leaf in call.form.leaves)
-    if tokens == call.tokens and found["total_ns"] == call.total_ns:
-        appended.present.append(found["id"])
-    else:
-        appended.different.append((call, found["id"], tokens))
+def _compare(session: Session, calls: Sequence[Call], appended: Appended) -> None:
+    """Calls that are there already, or other receipts of their requests."""
+    for begin in range(0, len(calls), _AT_ONCE):
+        some = calls[begin : begin + _AT_ONCE]
+        newest: dict[str, rows.Row] = {row[0]: row for row in _asked(session, _OF_IDS, [call.id for call in some])}
+        ends: dict[str, str] = {id_: id_ for id_ in newest}  # which call's chain of corrections it is that ends there
+        while ends and (corrections := _asked(session, _CORRECTIONS, list(ends))):
+            ends = {row[0]: ends[row[1]] for row in corrections}
+            newest |= {ends[row[0]]: row for row in corrections}
+        for call in some:
+            row = newest.get(call.id)
+            if row is None:
+                reason = f"request {call.request_id} has a receipt already, by another id"
+                appended.refused.append((call.id, reason))
+                continue
+            found = dict(zip(_COMPARED, row, strict=True))
+            tokens = tuple(found[leaf] for leaf in call.form.leaves)
+            if tokens == call.tokens and found["total_ns"] == call.total_ns:
+                appended.present.append(found["id"])
+            else:
+                appended.different.append((call, found["id"], tokens))
 
 
-_OF_ID = f"SELECT {', '.join(RECEIPT_COLUMNS)} FROM receipts WHERE id = ?"
-_CORRECTION = f"SELECT {', '.join(RECEIPT_COLUMNS)} FROM receipts WHERE supersedes = ?"
+_AT_ONCE = 100
+_COMPARED = ("id", "supersedes", "total_ns", *TOKEN_COLUMNS)
+_OF_IDS = f"SELECT {', '.join(_COMPARED)} FROM receipts WHERE id IN ({', '.join('?' * _AT_ONCE)})"
+_CORRECTIONS = f"SELECT {', '.join(_COMPARED)} FROM receipts WHERE supersedes IN ({', '.join('?' * _AT_ONCE)})"
+
+
+def _asked(session: Session, question: str, ids: Sequence[str]) -> list[rows.Row]:
+    """What is there of at most `_AT_ONCE` ids. One statement for any number of them: the last one fills it up."""
+    return session.ask(question, *ids, *[ids[-1]] * (_AT_ONCE - len(ids)))
 
 
 def _form_number(session: Session, form: Form) -> int:
@@ -236,138 +243,3 @@ def _receipt_of(call: Call) -> Receipt:
 
 
 _OF_A_CALL = ("id", "request_id", "received_at", "closed_at", "supersedes", "upstream_request_id")
-_OF_A_FORM = ("outcome", "model", "served_by", "usage_basis", "cost_basis", "form")
-_OF_A_TIMING = ("total_ns", "upstream_ns", "first_token_ns", "itl_ns")
-_TOO_FINE = -(10**30)  # in the place of what a log says, and what no column can hold
-_LARGEST_DOLLARS = rows.LARGEST_PICODOLLARS // PICODOLLARS_PER_DOLLAR
-_DOLLARS = -len(BELONGING_COLUMNS) - len(_OF_A_FORM) - 2
-_FIRST_TOKENS = 7  # in a row, behind the names, times and what the log says that it cost
-
-
-def _stored_amount(reported: Decimal | None) -> int | None:
-    """In picodollars; `_TOO_FINE` where it is finer than that."""
-    if reported is None:
-        return None
-    picodollars = rows.picodollars_of(reported)
-    return _TOO_FINE if picodollars is None else picodollars
-
-
-class _Columns:
-    """Which columns the calls of forms with one document fill, and how.
-
-    A row is: number, id, request_id, received_at, closed_at, upstream_request_id, reported; then the tokens; the times,
-    where there are any; the amounts and the cost, where there are prices; what it belongs to, and what is the form's.
-    """
-
-    def __init__(self, form: Form, number: int) -> None:
-        usage, timing = form.prototype.usage, form.prototype.timing
-        assert usage is not None  # noqa: S101 - see `Form.of`
-        constants: dict[str, Any] = dict(zip(RECEIPT_COLUMNS, rows.receipt_row(form.prototype), strict=True))
-        constants["form"] = number
-        self._constants = tuple(constants[name] for name in _OF_A_FORM)
-        self._key = {name: constants[name] for name in HOUR_KEYS}
-        self._leaves = form.leaves
-        self._rates = form.rates
-        self._timed = timing is not None
-        unknown = tuple(name for name, count in usage.leaves().items() if count is None)
-        self._unknown = tuple(UNKNOWN_COLUMNS[name] for name in unknown)
-        divisible = usage.basis is not Basis.DERIVED and not set(unknown) & set(Usage.OUTPUT_LEAVES)
-        outputs = [form.leaves.index(name) for name in Usage.OUTPUT_LEAVES if name in form.leaves]
-        self._outputs = outputs if divisible else None
-        names = ["number", "id", "request_id", "received_at", "closed_at", "upstream_request_id", REPORTED_COLUMN]
-        names += form.leaves
-        zeros = [name for name in TOKEN_COLUMNS if name not in form.leaves and name not in unknown]
-        if self._timed:
-            names += _OF_A_TIMING
-            zeros += [name for name in PHASE_COLUMNS if name not in _OF_A_TIMING]
-        if form.rates is not None:
-            names += [*(BUCKET_COLUMNS[leaf] for leaf in form.leaves), *MONEY_COLUMNS]
-            zeros += [column for unit, column in BUCKET_COLUMNS.items() if unit not in form.leaves]
-        self._names = (*names, *BELONGING_COLUMNS, *_OF_A_FORM)
-        self._also = ", ".join([*zeros, "off_scale", "stream"])
-        self._values = ", ".join([*("0" for _ in zeros), "0", "TRUE" if constants["stream"] else "FALSE"])
-
-    def insert(self, session: Session, made: Sequence[rows.Row]) -> None:
-        """What is 0 for all of them is a part of the statement. What is there already stays."""
-        insert(
-            session,
-            "receipts",
-            self._names,
-            made,
-            also=self._also,
-            values=self._values,
-            behind=" ON CONFLICT DO NOTHING",
-        )
-
-    def row(self, number: int, call: Call) -> rows.Row:
-        """Of any call; whether a database can hold it is found out for all together."""
-        form, id_, request_id, received_at, closed_at, tokens, total_ns, first_ns, reported, theirs, _ = call
-        times: rows.Row = ()
-        if self._timed:
-            itl_ns = None
-            if self._outputs is not None:
-                itl_ns = gap_ns(total_ns, first_ns, sum([tokens[place] for place in self._outputs]))
-            times = (total_ns, total_ns, first_ns, itl_ns)
-        elif total_ns is not None or first_ns is not None:
-            times = (total_ns,)  # makes the row too long, and it is refused
-        amounts: Sequence[int] = ()
-        if self._rates is not None:
-            amounts = [count * rate for count, rate in zip(tokens, self._rates, strict=False)]
-            amounts += divmod(sum(amounts), PICODOLLARS_PER_DOLLAR)
-        said = (number, id_, request_id, received_at, closed_at, theirs, _stored_amount(reported))
-        return (*said, *tokens, *times, *amounts, *form.belongings, *self._constants)
-
-    def can_hold(self, made: Sequence[rows.Row]) -> bool:
-        """Whether the database can hold all of these."""
-        try:
-            columns = list(zip(*made, strict=True))
-        except ValueError:  # one says other tokens or times than the form's
-            return False
-        _, ids, request_ids, received_at, closed_at, _, reported, *numbers = columns
-        tokens = numbers[: len(self._leaves)]
-        times = "".join((*received_at, *closed_at)).translate(_TO_ZEROS)
-        if len(columns) != len(self._names) or times != 2 * len(made) * _INSTANT:
-            return False
-        if not ("".join(ids).isascii() and "".join(request_ids).isascii()) or _TOO_FINE in reported:
-            return False
-        if min(map(min, tokens)) < 0 or max(map(max, tokens)) > rows.LARGEST:
-            return False
-        if self._timed:
-            total_ns, _, first_ns, _ = numbers[len(self._leaves) : len(self._leaves) + 4]
-            if None in total_ns or min(total_ns) < 0 or max(total_ns) > rows.LARGEST:
-                return False
-            if not all(first is None or 0 <= first <= total for first, total in zip(first_ns, total_ns, strict=True)):
-                return False
-        return self._rates is None or max(numbers[_DOLLARS]) < _LARGEST_DOLLARS
-
-    def sums(self, belongings: rows.Row, written: Sequence[rows.Row]) -> tuple[Key, Sums]:
-        """The key and the sums of rows that were closed within an hour, and belong to the same."""
-        columns = list(zip(*written, strict=True))
-        sums = Sums({"receipts": len(written)}, {}, 0, min(columns[3]), max(columns[4]))
-        place = _FIRST_TOKENS
-        for leaf in self._leaves:
-            sums.counts[leaf] = sum(columns[place])
-            place += 1
-        if self._unknown:
-            sums.uncounted = len(written)
-            sums.counts |= dict.fromkeys(self._unknown, len(written))
-        if self._timed:
-            total, _, first, itl = columns[place : place + 4]
-            sums.counts |= {"total_ns": sum(total), "upstream_ns": sum(total), "timed": len(written)}
-            sums.counts |= {"first_token_ns": sum(filter(None, first)), "first_tokens": len(first) - first.count(None)}
-            sums.counts["itls"] = len(itl) - itl.count(None)
-            place += 4
-        if self._rates is None:
-            sums.counts["unpriced"] = len(written)
-        else:
-            for leaf in self._leaves:
-                sums.picodollars[leaf] = sum(columns[place])
-                place += 1
-            sums.picodollars["cost"] = sum(sums.picodollars.values())
-        reported = [picodollars for picodollars in columns[6] if picodollars is not None]
-        if reported:
-            sums.counts["reported"], sums.picodollars["reported"] = len(reported), sum(reported)
-        sums.counts = {name: count for name, count in sums.counts.items() if count}
-        sums.picodollars = {name: amount for name, amount in sums.picodollars.items() if amount}
-        key = self._key | dict(zip(BELONGING_COLUMNS, belongings, strict=True))
-        return (hour_of(written[0][4]), *key.values()), sums

@@ -87,8 +87,8 @@ class Database(Protocol):
     folder: Path
     is_on_this_disk: bool
 
-    def session(self, *, patience_s: float | None) -> Session:
-        """A new session that writes."""
+    def session(self, *, patience_s: float | None, for_many: bool = False) -> Session:
+        """A new session that writes; `for_many` receipts at a time, it takes the memory which that needs."""
         ...
 
     def opening(self, session: Session) -> AbstractContextManager[None]:

@@ -107,7 +107,9 @@ class Form:
         rates = None if shared.cost is None else _picodollars_of(shared.cost, leaves)
         text = document(shared)
         digest = sha256(text.encode()).hexdigest()[:32]
-        return cls(shared, leaves, rates, _belongings(prototype), text, digest)
+        request = prototype.request
+        groups = (request.task, request.run, request.session, request.key, prototype.source)
+        return cls(shared, leaves, rates, _belongings(*groups, request.labels), text, digest)
 
     def belonging_to(
         self,
@@ -119,20 +121,24 @@ class Form:
         labels: Mapping[str, str] | None = None,
     ) -> Form:
         """The same for calls that belong elsewhere: for a tenth of what `of` takes. Raises ValueError as `of`."""
-        request = replace(self.prototype.request, task=task, run=run, session=session, key=key, labels=labels or {})
-        return replace(self, belongings=_belongings(replace(self.prototype, request=request)))
+        belongings = _belongings(task, run, session, key, self.prototype.source, labels or {})
+        return Form(self.prototype, self.leaves, self.rates, belongings, self.document, self.digest)
 
 
 _NOBODYS: dict[str, Any] = {"task": None, "run": None, "session": None, "key": None, "labels": {}}
 
 
-def _belongings(receipt: Receipt) -> rows.Row:
+def _belongings(
+    task: str | None,
+    run: str | None,
+    session: str | None,
+    key: str | None,
+    source: str | None,
+    labels: Mapping[str, str],
+) -> rows.Row:
     """Raises ValueError for names that columns do not give back as they are."""
-    request, stored = receipt.request, rows.belongings(receipt)
-    if (
-        stored[:-1] != (request.task, request.run, request.session, request.key, receipt.source)
-        or rows.labels_from(stored[-1]) != request.labels
-    ):
+    stored = rows.stored_belongings(task, run, session, key, source, labels)
+    if stored[:-1] != (task, run, session, key, source) or rows.labels_from(stored[-1]) != labels:
         raise ValueError("a form's names fit into columns: short ones, without NUL and half surrogate pairs")
     return stored
 

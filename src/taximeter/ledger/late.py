@@ -83,8 +83,8 @@ class LateDatabase:
         self._is_ready = False
         self._told: str | None = None
 
-    def session(self, *, patience_s: float | None) -> Session:
-        session = self._database.session(patience_s=patience_s)
+    def session(self, *, patience_s: float | None, for_many: bool = False) -> Session:
+        session = self._database.session(patience_s=patience_s, for_many=for_many)
         if self._is_ready:
             return session
         try:

@@ -10,9 +10,9 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Self
 from taximeter.clock import SYSTEM_CLOCK, Clock
 from taximeter.errors import LedgerError
 from taximeter.ledger.arrival import Arrival
-from taximeter.ledger.bulk import Appended, FileMark, append_many
+from taximeter.ledger.bulk import Appended, FileMark, append_many, file_marks
 from taximeter.ledger.database import Away, Database, Session, as_ledger_error, database_at
 from taximeter.ledger.forms import Call
 from taximeter.ledger.journal import Journal
@@ -197,17 +197,24 @@ class Ledger:
         With `dry_run` the answer is the same, and nothing is kept. Raises LedgerError when the database takes nothing:
         the spool is for what cannot be read again.
         """
+        guard = "receipts_no_replace" if isinstance(self._database, Sqlite) else None
+        with self._for_many() as session:
+            return append_many(session, entries, files, guard=guard, dry_run=dry_run)
+
+    def file_marks(self, source: str) -> dict[str, str]:
+        """How far files have been read for `source`: what `append_many` was last given for each path."""
+        with self._for_many() as session:
+            return file_marks(session, source)
+
+    @contextmanager
+    def _for_many(self) -> Generator[Session]:
+        """The session for imports, to one thread at a time. Made when there is one."""
         with self._appending:
             if self._closed:
                 raise LedgerError(f"the ledger {self._database.name} is closed")
             if self._bulk is None or not self._bulk.usable:
-                self._bulk = self._database.session(patience_s=self._busy_timeout_s)
-            guard = "receipts_no_replace" if isinstance(self._database, Sqlite) else None
-            return append_many(self._bulk, entries, files, guard=guard, dry_run=dry_run)
-
-    def file_marks(self, source: str) -> dict[str, str]:
-        """How far files have been read for `source`: what `append_many` was last given for each path."""
-        return self._reading().file_marks(source)
+                self._bulk = self._database.session(patience_s=self._busy_timeout_s, for_many=True)
+            yield self._bulk
 
     def counts(self) -> LedgerCounts:
         """What became of the receipts that were appended here."""

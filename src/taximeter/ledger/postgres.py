@@ -82,7 +82,7 @@ class Postgres:
         # What was meant for one database must never be written to another.
         self.folder = spool / f"postgres-{sha256(chr(0).join(where).encode()).hexdigest()[:16]}"
 
-    def session(self, *, patience_s: float | None) -> PostgresSession:
+    def session(self, *, patience_s: float | None, for_many: bool = False) -> PostgresSession:  # noqa: ARG002 - it is the server's memory
         return PostgresSession(self.connect(), self, patience_s=patience_s)
 
     def connect(self) -> Connection:

@@ -22,7 +22,7 @@ from taximeter.ledger.database import Database, as_ledger_error, batches
 from taximeter.ledger.documents import record_from
 from taximeter.ledger.forms import derive
 from taximeter.ledger.rollups import ALL
-from taximeter.ledger.schema import current_receipts, documents, file_marks, forms, group_totals, receipts, task_ends
+from taximeter.ledger.schema import current_receipts, documents, forms, group_totals, receipts, task_ends
 from taximeter.ledger.slices import Groups, Slices, hours_of_tasks
 from taximeter.ledger.totals import CostTotals, GroupTotals, Slice, UsageTotals
 from taximeter.records import PICODOLLARS_PER_DOLLAR, Receipt, Task, TaskWords, exact_sum
@@ -115,13 +115,6 @@ class Reader:
         """See `Ledger.active_hours`."""
         with self._snapshot() as connection:
             return hours.active_hours(connection, since, until)
-
-    def file_marks(self, source: str) -> dict[str, str]:
-        """See `Ledger.file_marks`."""
-        this = file_marks.c
-        with self._snapshot() as connection:
-            found = connection.execute(sa.select(this.path, this.document).where(this.source == source))
-            return {str(path): str(document) for path, document in found}
 
     def groups(self, kind: str, since: datetime | None, limit: int) -> list[GroupTotals]:
         """See `Ledger.groups`."""

@@ -94,14 +94,20 @@ def receipt_row(receipt: Receipt) -> Row:
 def belongings(receipt: Receipt) -> Row:
     """What a receipt belongs to, in the order of `BELONGING_COLUMNS`."""
     request = receipt.request
-    return (
-        _stored(request.task),
-        _stored(request.run),
-        _stored(request.session),
-        _stored(request.key),
-        _stored(receipt.source),
-        labels_text(request.labels) if request.labels else None,
-    )
+    return stored_belongings(request.task, request.run, request.session, request.key, receipt.source, request.labels)
+
+
+def stored_belongings(
+    task: str | None,
+    run: str | None,
+    session: str | None,
+    key: str | None,
+    source: str | None,
+    labels: Mapping[str, str],
+) -> Row:
+    """The same, of what has no receipt."""
+    stored = (_stored(task), _stored(run), _stored(session), _stored(key), _stored(source))
+    return (*stored, labels_text(labels) if labels else None)
 
 
 def labels_text(labels: Mapping[str, str]) -> str:

@@ -15,7 +15,8 @@ from operator import itemgetter
 from taximeter.ledger.database import Session
 from taximeter.ledger.rows import Row
 
-_Pattern = tuple[bool, ...]
+Pattern = tuple[bool, ...]
+"""Of a row's columns, which have nothing in them."""
 
 
 def insert(
@@ -32,26 +33,26 @@ def insert(
     `values`, which are SQL. `behind` ends the statement. All words are our own, never a stranger's."""
     told = list(rows)
     if len(told) == 1:
-        statement, there = _inserting(table, names, also, values, behind, tuple([value is None for value in told[0]]))
+        statement, there = inserting(table, names, also, values, behind, tuple([value is None for value in told[0]]))
         session.tell(statement, [there(told[0])])
         return
     nothings = [column.count(None) for column in zip(*told, strict=True)]
     # Where a column is the same for all of them, not every row needs to be looked at.
     mixed = [place for place, nothing in enumerate(nothings) if 0 < nothing < len(told)]
-    alike: defaultdict[_Pattern, list[Row]] = defaultdict(list)
+    alike: defaultdict[Pattern, list[Row]] = defaultdict(list)
     for row in told if mixed else ():
         alike[tuple([row[place] is None for place in mixed])].append(row)
     pattern = [nothing > 0 for nothing in nothings]
     for of_mixed, some in alike.items() if mixed else [((), told)]:
         for place, is_nothing in zip(mixed, of_mixed, strict=True):
             pattern[place] = is_nothing
-        statement, there = _inserting(table, names, also, values, behind, tuple(pattern))
+        statement, there = inserting(table, names, also, values, behind, tuple(pattern))
         session.tell(statement, map(there, some))
 
 
 @lru_cache(maxsize=4_096)
-def _inserting(
-    table: str, names: tuple[str, ...], also: str, values: str, behind: str, pattern: _Pattern
+def inserting(
+    table: str, names: tuple[str, ...], also: str, values: str, behind: str, pattern: Pattern
 ) -> tuple[str, Callable[[Row], Row]]:
     """The statement for rows that have nothing in some places, and what takes the rest out of a row."""
     places = [place for place, is_nothing in enumerate(pattern) if not is_nothing]

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
 _FOR_EVER_S = 1_000_000.0
+_MANY_KIB = 64 << 10
+_MANY_PAGES = 8_000  # of 4 kB in the log, before they are copied into the file: what changed several times goes once
 # What is wrong with one entry; all other errors are the file's.
 _OF_AN_ENTRY = frozenset(
     {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE}
@@ -32,8 +34,8 @@ class Sqlite:
         self.folder = path.with_name(f"{path.name}-writers")
         self.is_on_this_disk = True
 
-    def session(self, *, patience_s: float | None) -> Session:
-        return SqliteSession(self.path, patience_s=patience_s)
+    def session(self, *, patience_s: float | None, for_many: bool = False) -> Session:
+        return SqliteSession(self.path, patience_s=patience_s, for_many=for_many)
 
     def opening(self, session: Session) -> nullcontext[None]:  # noqa: ARG002 - the lock in the folder is enough here
         return nullcontext()
@@ -85,12 +87,17 @@ def connect(path: Path, *, patience_s: float | None, writes: bool) -> sqlite3.Co
 class SqliteSession:
     """A connection that writes."""
 
-    def __init__(self, path: Path, *, patience_s: float | None) -> None:
+    def __init__(self, path: Path, *, patience_s: float | None, for_many: bool = False) -> None:
         self._path = path
         self._patience_s = patience_s
         self._synchronous: str | None = None
         with self._border():
             self._connection = connect(path, patience_s=patience_s, writes=True)
+            if for_many:
+                # Ids come in no order of time, so a batch changes pages all over their indexes. What does not fit into
+                # memory is written to the log, and read back from there, several times in one transaction.
+                self._connection.execute(f"PRAGMA cache_size = -{_MANY_KIB}")
+                self._connection.execute(f"PRAGMA wal_autocheckpoint = {_MANY_PAGES}")
 
     @property
     def usable(self) -> bool:

@@ -76,7 +76,7 @@ class Desk:
     ) -> ImportSummary:
         """One import of `paths`, or of all that is in the folder of logs."""
         made = plan(self.ledger, paths or [self.logs], source, environ={}, home=self.folder / "nobody", columns=columns)
-        importer = Importer(self.ledger, Books(self.catalog), now=NOW, dry_run=dry_run, processes=processes)
+        importer = Importer(self.ledger, lambda: Books(self.catalog), now=NOW, dry_run=dry_run, processes=processes)
         return importer.run(made)
 
     @property

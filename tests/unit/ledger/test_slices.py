@@ -294,7 +294,6 @@ def test_no_report_scans_a_table(ledger: Ledger, path: Path) -> None:
     ledger.active_hours(week[0], week[-1])
     ledger.receipts_of("label:team", "a", 10)
     ledger.usage_of("label:team", "a")
-    ledger.file_marks("log")
     assert len(asked) > 40
     with closing(sqlite3.connect(path)) as connection:
         for statement, parameters in asked:
