@@ -84,6 +84,9 @@ class ReceiptsInMemory:
     ) -> list[CostTotals]:
         return [part for part in self.costs("task", [_BEGINNING, until], only=only) if part.name in names]
 
+    def receipts_of(self, kind: str, name: str) -> list[Receipt]:
+        return [receipt for receipt in self._receipts if groups_of(receipt, self._words).get(kind) == name]
+
     def active_hours(self, since: datetime, until: datetime) -> list[datetime]:
         closed = {receipt.closed_at for receipt in self._receipts if since <= receipt.closed_at < until}
         return sorted({at.astimezone(UTC).replace(minute=0, second=0, microsecond=0) for at in closed})

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from taximeter.gateway import Ways, build_app
 from taximeter.serve import House
 from taximeter.upstreams.config import Family
-from taximeter.upstreams.secrets import Secret
+from taximeter.upstreams.secrets import Secret, caller_named
 from tests.fakes import WAIT_S
 from tests.gateway_harness import CHAT, MESSAGES, Caller, listening
 from tests.passing import CHAT_STREAM, CHAT_USAGE, MESSAGES_STREAM, asking, asking_messages
@@ -30,8 +30,12 @@ def with_key(house: House) -> House:
 
 
 def locked(house: House) -> ASGIApp:
+    return build_app_of(house, key=KEY)
+
+
+def build_app_of(house: House, *, key: str | None = None) -> ASGIApp:
     ways = Ways(relay=house.relay, dispatcher=house.dispatcher, network=house.network)
-    return build_app(ways=ways, ledger=house.ledger, machine=None, key=KEY)
+    return build_app(ways=ways, ledger=house.ledger, machine=None, key=key)
 
 
 @pytest.mark.parametrize(
@@ -66,6 +70,32 @@ async def test_whose_key_goes_where(shown: dict[str, str], status: int, sent: di
         for asked in up.books
     ]
     assert got == ([] if sent is None else [sent])
+
+
+@pytest.mark.parametrize(
+    ("shown", "caller"),
+    [
+        ({"x-taximeter-key": KEY, "authorization": f"Bearer {OWN}"}, OWN),
+        ({"authorization": f"Bearer {KEY}", "x-api-key": OWN}, OWN),
+        ({"x-api-key": KEY}, KEY),
+        ({"x-taximeter-key": KEY}, KEY),
+        ({"x-taximeter-key": KEY, "authorization": "Bearer "}, KEY),
+    ],
+)
+async def test_receipts_say_by_which_key_somebody_called(shown: dict[str, str], caller: str) -> None:
+    """By the caller's own where there is one, and by a name that tells nothing of it."""
+    with ScriptedUpstream(whole(chat(CHAT_USAGE))).listening() as up:
+        house, ledger = passing_house(an_upstream(up.url))
+        await Caller(locked(house), CHAT, asking(), headers=shown).call()
+        await Caller(build_app_of(house), CHAT, asking()).call()
+        await house.aclose()
+    nobody, named = (receipt.request.key for receipt in ledger.receipts())
+    assert named is not None
+    assert named == caller_named(caller.encode())
+    assert named.startswith("key-")
+    assert caller not in named
+    assert nobody is None
+    assert caller_named(OWN.encode()) != caller_named(KEY.encode())
 
 
 async def test_an_upstream_with_a_key_of_its_own_keeps_it() -> None:

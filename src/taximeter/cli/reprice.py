@@ -94,17 +94,9 @@ def pages(ledger: Ledger, since: datetime | None, until: datetime | None) -> Ite
     """The receipts of requests that were received from `since` and before `until`, newest first, without those that
     another one corrects."""
     before: str | None = None
-    while page := ledger.receipts(_PAGE, before):
+    while page := ledger.receipts(_PAGE, before, since=since, until=until):
         before = page[-1].id
-        yield [
-            receipt
-            for receipt in page
-            if (since is None or since <= receipt.request.received_at)
-            and (until is None or receipt.request.received_at < until)
-        ]
-        # A receipt is closed after its request was received.
-        if since is not None and page[-1].closed_at < since:
-            return
+        yield page
 
 
 def sellers(settings: Settings) -> dict[str, str]:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from taximeter.cli.console import JsonFlag, out, print_json
-from taximeter.clock import SYSTEM_CLOCK
 from taximeter.figures import money_text
-from taximeter.records import Task, Usage
+from taximeter.records import Task
 from taximeter.settings import Settings
 
 if TYPE_CHECKING:
-    from taximeter.ledger import GroupTotals, Ledger
+    from taximeter.ledger import GroupTotals
 
 _RIGHT: Final = ("requests", "failed", "in", "out", "cost", "unpriced")
 _LEAST_TELLING: Final = ("in", "out", "failed", "last, UTC", "requests", "unpriced", "cost")
-_BEGINNING: Final = datetime(1970, 1, 2, tzinfo=UTC)
 _ENDS: Final = {True: ("succeeded", "green"), False: ("failed", "red"), None: ("open", "dim")}
 
 
@@ -32,7 +29,7 @@ def tasks(
 
     settings = Settings.load()
     with Ledger.open(settings.ledger_url, spool=settings.spool_dir) as ledger:
-        sums = ledger.groups("task", limit=limit) if ledger.task_rules().is_empty else _by_rule(ledger, limit)
+        sums = ledger.groups("task", limit=limit)
         standing = ledger.tasks_named([each.name for each in sums])
         found = [(each, standing.get(each.name) or Task(name=each.name)) for each in sums]
     if as_json:
@@ -44,33 +41,6 @@ def tasks(
             "no receipt belongs to a task yet: `taximeter run --task NAME -- COMMAND` makes some, `taximeter task` says"
             " which ones do"
         )
-
-
-def _by_rule(ledger: Ledger, limit: int) -> list[GroupTotals]:
-    """The same sums where people said whose requests are a task's: kept sums do not know that."""
-    from taximeter.ledger import GroupTotals  # noqa: PLC0415  # as in `tasks`
-    from taximeter.reports.sums import Sums  # noqa: PLC0415
-
-    slices = ledger.slices("task", [_BEGINNING, SYSTEM_CLOCK.utc_now()], percentiles=False)
-    newest = sorted(slices, key=lambda part: (part.last_at, part.name or ""), reverse=True)
-    return [
-        GroupTotals(
-            kind="task",
-            name=part.name,
-            receipts=part.receipts,
-            failures=Sums.of(part).failures,
-            input_tokens=sum(part.tokens.get(leaf, 0) for leaf in Usage.INPUT_LEAVES),
-            output_tokens=sum(part.tokens.get(leaf, 0) for leaf in Usage.OUTPUT_LEAVES),
-            uncounted=Sums.of(part).uncounted,
-            cost=part.cost,
-            unpriced=part.unpriced,
-            off_scale=part.off_scale,
-            first_at=part.first_at,
-            last_at=part.last_at,
-        )
-        for part in newest
-        if part.name is not None
-    ][:limit]
 
 
 def _print_table(found: Sequence[tuple[GroupTotals, Task]]) -> None:

@@ -38,7 +38,7 @@ from taximeter.records import Dialect, Receipt, new_id, to_json
 from taximeter.upstreams.config import Route as Way
 from taximeter.upstreams.dispatch import Dispatcher, Trail
 from taximeter.upstreams.headers import KEY_HEADERS, Headers
-from taximeter.upstreams.secrets import concealed, keys_shown
+from taximeter.upstreams.secrets import caller_named, concealed, keys_shown
 
 _log = logging.getLogger(__name__)
 
@@ -117,7 +117,8 @@ class _Door:
             await self._app(scope, receive, send)
             return
         at_ns, at = scope.get(ARRIVED_NS) or self._clock.monotonic_ns(), self._clock.utc_now()
-        arrival = Arrival(request_id=new_id("req", at), at=at, at_ns=at_ns)
+        key = _caller(scope["headers"], self._key)
+        arrival = Arrival(request_id=new_id("req", at), at=at, at_ns=at_ns, key=key)
         scope[ARRIVAL] = arrival
         request_id = (b"x-request-id", arrival.request_id.encode())
 
@@ -294,6 +295,15 @@ def _unlocked(headers: Headers, key: bytes) -> tuple[bool, Headers]:
         if name not in KEY_HEADERS or (named and not hmac.compare_digest(_bare(name, value), key))
     ]
     return any(matches), kept
+
+
+def _caller(headers: Headers, key: bytes | None) -> str | None:
+    """Who called, by the key that was shown: the caller's own where there is one beside `key`, which all of them
+    have."""
+    shown = [bare for name, value in headers if name in KEY_HEADERS and (bare := _bare(name, value))]
+    own = [each for each in shown if key is None or not hmac.compare_digest(each, key)]
+    named = [value for name, value in headers if name == _KEY_HEADER and value]
+    return next(map(caller_named, (*own, *shown, *named)), None)
 
 
 def _bare(name: bytes, value: bytes) -> bytes:

@@ -22,11 +22,13 @@ _LONG_BODY_BYTES: Final = 64 * 1024  # reading one takes milliseconds or more, i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """When a request came to the door, by both clocks, and its id."""
+    """When a request came to the door, by both clocks, and its id. `key` is what whoever shows that key is called, None
+    where no key was shown."""
 
     request_id: str
     at: datetime
     at_ns: int
+    key: str | None = None
 
 
 ARRIVAL: Final = "taximeter.arrival"  # where the door leaves it in the ASGI scope

@@ -266,4 +266,5 @@ class InferenceDoor:
             labels=groups.labels,
             trace=groups.trace,
             traceparent=groups.traceparent,
+            key=arrival.key,
         )

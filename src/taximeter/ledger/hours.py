@@ -5,7 +5,7 @@ Owns: what can be added up and what of it belongs to whom, in both places alike.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -143,6 +143,14 @@ def hours_of(connection: sa.Connection, kind: str, names: Collection[str]) -> li
     return sorted(found)
 
 
+def newest_hour_of(connection: sa.Connection, before: datetime) -> datetime | None:
+    """The last hour in which a receipt was closed whose request had been received before then; hours are few where
+    receipts are many."""
+    this = usage_by_hour.c
+    question = sa.select(this.hour).where(this.first_at < before).order_by(this.hour.desc()).limit(1)
+    return connection.scalar(question)
+
+
 def active_hours(connection: sa.Connection, since: datetime, until: datetime) -> list[datetime]:
     """The hours of UTC in which something was closed from `since` and before `until`."""
     found: set[datetime] = set()
@@ -171,7 +179,7 @@ def usage_in(connection: sa.Connection, since: datetime, until: datetime) -> lis
     for source, span in parts_of((since, until)):
         hour = [source.at] if source is OF_HOURS else []
         bounds = {"since": span[0], "until": span[1]}
-        for *key, sums in _usage(connection, source, within(source), hour, bounds):
+        for *key, sums in sums_by_usage(connection, source, within(source), hour, bounds):
             found.append(_usage_totals(key[0] if hour else hour_of(span[0]), key[-3:], sums))
     return found
 
@@ -182,18 +190,23 @@ def usage_of(connection: sa.Connection, kind: str, name: str) -> list[UsageTotal
     this = group_hours.c
     theirs = sa.select(this.hour).where(this.kind == rows.stored_kind(kind), this.name == rows.stored_name(name))
     which = sa.and_(OF_HOURS.at.in_(theirs), OF_HOURS.is_there, *belongs.conditions)
+    width = len(belongs.columns)
+    found = sums_by_usage(connection, OF_HOURS, which, belongs.columns, {})
+    return usage_totals((tuple(key[-3:]), sums) for *key, sums in found if belongs.accepts(key[:width]))
+
+
+def usage_totals(parts: Iterable[tuple[tuple[Any, ...], list[int]]]) -> list[UsageTotals]:
+    """Sums by model, backend and outcome from those keys and their sums, which may come in several parts."""
     merged: dict[tuple[Any, ...], list[int]] = {}
-    for *key, sums in _usage(connection, OF_HOURS, which, belongs.columns, {}):
-        labels, usage_key = key[: len(belongs.columns)], tuple(key[-3:])
-        if belongs.accepts(labels):
-            known = merged.get(usage_key)
-            merged[usage_key] = sums if known is None else [one + more for one, more in zip(known, sums, strict=True)]
+    for key, sums in parts:
+        known = merged.get(key)
+        merged[key] = sums if known is None else [one + more for one, more in zip(known, sums, strict=True)]
     return [
         _usage_totals(None, key, merged[key]) for key in sorted(merged, key=lambda key: (key[0], key[1] or "", key[2]))
     ]
 
 
-def _usage(
+def sums_by_usage(
     connection: sa.Connection,
     source: Source,
     which: sa.ColumnElement[bool],

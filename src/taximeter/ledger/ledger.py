@@ -226,16 +226,25 @@ class Ledger:
         error = self._keeper.away
         return None if error is None else str(error)
 
-    def receipts(self, limit: int = 50, before: str | None = None) -> list[Receipt]:
-        """The newest receipts by the time they were closed, without those that another one corrects.
+    def receipts(
+        self,
+        limit: int = 50,
+        before: str | None = None,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> list[Receipt]:
+        """The newest receipts by the time they were closed, without those that another one corrects; those of requests
+        that were received from `since` on and before `until`.
 
         `before` names the last receipt of the page before, as for `receipt`. Raises LedgerError when there is none.
         """
-        return self._reading().newest(limit, before)
+        return self._reading().newest(limit, before, since=since, until=until)
 
     def receipts_of(self, kind: str, name: str, limit: int = 50, before: str | None = None) -> list[Receipt]:
-        """As `receipts`, those that belong to one `task`, `run`, `session`, or that have the label `label:NAME`."""
-        return self._reading().members(kind, name, limit, before)
+        """As `receipts`, those that belong to one `task`, `run`, `session`, or that have the label `label:NAME`. A
+        task's are those that people's words come to, here and in all that follows."""
+        return self._reading().members(kind, name, limit, before, self.task_rules())
 
     def receipt(self, name: str) -> Receipt | None:
         """One receipt, by its id, by its request's id (then the newest), or by the beginning of either; None when
@@ -259,11 +268,11 @@ class Ledger:
 
     def group(self, kind: str, name: str) -> GroupTotals | None:
         """The sums of one group (kinds are those of `receipts_of`); None when no receipt belongs to it."""
-        return self._reading().group(kind, name)
+        return self._reading().group(kind, name, self.task_rules())
 
     def usage_of(self, kind: str, name: str) -> list[UsageTotals]:
         """The same by model, backend and outcome, and by bucket; added up on the spot from the group's receipts."""
-        return self._reading().usage_of(kind, name)
+        return self._reading().usage_of(kind, name, self.task_rules())
 
     def slices(
         self,
@@ -339,7 +348,7 @@ class Ledger:
 
     def groups(self, kind: str, since: datetime | None = None, limit: int = 50) -> list[GroupTotals]:
         """The groups of one kind that had a receipt since then, those with the newest first."""
-        return self._reading().groups(kind, since, limit)
+        return self._reading().groups(kind, since, limit, self.task_rules())
 
     def task(self, name: str) -> Task | None:
         """The task as it stands: unfinished when only receipts speak of it, None when nothing does."""

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy import exc
 
 from taximeter.errors import LedgerError
-from taximeter.ledger import hours, rows, task_words
+from taximeter.ledger import hours, of_tasks, rows, task_words
 from taximeter.ledger.columns import MONEY_COLUMNS
 from taximeter.ledger.database import Database, as_ledger_error, batches
 from taximeter.ledger.documents import record_from
 from taximeter.ledger.forms import derive
+from taximeter.ledger.hours import Span
 from taximeter.ledger.rollups import ALL
 from taximeter.ledger.schema import current_receipts, documents, forms, group_totals, receipts, task_ends
 from taximeter.ledger.slices import Groups, Slices, hours_of_tasks
@@ -28,6 +29,7 @@ from taximeter.ledger.totals import CostTotals, GroupTotals, Slice, UsageTotals
 from taximeter.records import PICODOLLARS_PER_DOLLAR, Receipt, Task, TaskWords, exact_sum
 
 _LONGEST_LIST = 100_000
+_NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 _NAMED_WHEN_AMBIGUOUS = 5
 
 
@@ -38,10 +40,25 @@ class Reader:
         self._name = database.name
         self._engine = database.engine(patience_s=patience_s)
 
-    def newest(self, limit: int, before: str | None) -> list[Receipt]:
-        """Receipts that nothing corrects, newest first, from behind the one named `before` on."""
+    def newest(
+        self, limit: int, before: str | None, *, since: datetime | None, until: datetime | None
+    ) -> list[Receipt]:
+        """See `Ledger.receipts`."""
+        this = current_receipts.c
+        question = sa.select(this.number).order_by(this.closed_at.desc(), this.id.desc()).limit(_bounded(limit))
+        if since is not None:  # what is closed was received before
+            question = question.where(this.closed_at >= since, this.received_at >= since)
+        if until is not None:
+            question = question.where(this.received_at < until)
         with self._snapshot() as connection:
-            return _newest(connection, limit, before)
+            if before is not None:
+                question = question.where(sa.tuple_(this.closed_at, this.id) < _as_tuple(_place_of(connection, before)))
+            elif until is not None:
+                newest = hours.newest_hour_of(connection, until)
+                if newest is None:
+                    return []
+                question = question.where(this.closed_at < newest + hours.HOUR)
+            return _whole(connection, connection.scalars(question))
 
     def find(self, name: str) -> Receipt | None:
         """The receipt with this id, or the newest of the request with this id, or the only one whose id or request's
@@ -64,8 +81,12 @@ class Reader:
         with self._snapshot() as connection:
             return hours.usage_in(connection, start, until)
 
-    def group(self, kind: str, name: str) -> GroupTotals | None:
+    def group(self, kind: str, name: str, words: TaskWords) -> GroupTotals | None:
         """See `Ledger.group`."""
+        if _is_said(kind, words):
+            with self._snapshot() as connection:
+                names = [rows.stored_name(name)]
+                return next(iter(of_tasks.totals_of(connection, names, words, _span(connection)[1])), None)
         this = group_totals.c
         question = sa.select(group_totals).where(
             this.kind == rows.stored_kind(kind), this.name == rows.stored_name(name)
@@ -74,9 +95,11 @@ class Reader:
             found = connection.execute(question).mappings().one_or_none()
         return None if found is None else _group_totals(found)
 
-    def usage_of(self, kind: str, name: str) -> list[UsageTotals]:
+    def usage_of(self, kind: str, name: str, words: TaskWords) -> list[UsageTotals]:
         """See `Ledger.usage_of`."""
         with self._snapshot() as connection:
+            if _is_said(kind, words):
+                return of_tasks.usage_of(connection, rows.stored_name(name), words, _span(connection)[1])
             return hours.usage_of(connection, kind, name)
 
     def slices(
@@ -116,8 +139,13 @@ class Reader:
         with self._snapshot() as connection:
             return hours.active_hours(connection, since, until)
 
-    def groups(self, kind: str, since: datetime | None, limit: int) -> list[GroupTotals]:
+    def groups(self, kind: str, since: datetime | None, limit: int, words: TaskWords) -> list[GroupTotals]:
         """See `Ledger.groups`."""
+        if _is_said(kind, words):
+            with self._snapshot() as connection:
+                first, until = _span(connection)
+                span = (first if since is None else max(first, since), until)
+                return of_tasks.newest(connection, words, span, _bounded(limit)) if span[0] < until else []
         this = group_totals.c
         question = sa.select(group_totals).where(this.kind == rows.stored_kind(kind))
         if since is not None:
@@ -126,10 +154,16 @@ class Reader:
         with self._snapshot() as connection:
             return [_group_totals(found) for found in connection.execute(question).mappings()]
 
-    def members(self, kind: str, name: str, limit: int, before: str | None) -> list[Receipt]:
+    def members(self, kind: str, name: str, limit: int, before: str | None, words: TaskWords) -> list[Receipt]:
         """See `Ledger.receipts_of`."""
+        this = current_receipts.c
         with self._snapshot() as connection:
             place = None if before is None else _place_of(connection, before)
+            if _is_said(kind, words):
+                behind = None if place is None else sa.tuple_(this.closed_at, this.id) < _as_tuple(place)
+                until = _span(connection)[1]
+                numbers = of_tasks.members(connection, rows.stored_name(name), words, until, behind)
+                return _whole(connection, islice(numbers, _bounded(limit)))
             return _whole(connection, _members(connection, kind, name, _bounded(limit), place))
 
     def task_words(self, name: str) -> list[Task]:
@@ -168,12 +202,18 @@ class Reader:
             raise as_ledger_error(cause if isinstance(cause, Exception) else error, self._name) from error
 
 
-def _newest(connection: sa.Connection, limit: int, before: str | None) -> list[Receipt]:
-    this = current_receipts.c
-    question = sa.select(this.number).order_by(this.closed_at.desc(), this.id.desc()).limit(_bounded(limit))
-    if before is not None:
-        question = question.where(sa.tuple_(this.closed_at, this.id) < _as_tuple(_place_of(connection, before)))
-    return _whole(connection, connection.scalars(question))
+def _is_said(kind: str, words: TaskWords) -> bool:
+    """Whether people's words say what belongs to groups of this kind."""
+    return kind == "task" and not words.is_empty
+
+
+def _span(connection: sa.Connection) -> Span:
+    """From the first receipt on, and before all that come after the last one; empty in an empty ledger."""
+    this = group_totals.c
+    kind, name = ALL
+    row = connection.execute(sa.select(this.first_at, this.last_at).where(this.kind == kind, this.name == name)).first()
+    first, last = (_NEVER, None) if row is None else (row[0], row[1])
+    return first, first if last is None else last + timedelta(microseconds=1)
 
 
 def _whole(connection: sa.Connection, of: Iterable[int]) -> list[Receipt]:

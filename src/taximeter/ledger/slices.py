@@ -301,7 +301,7 @@ class _Heaps:
         return sorted(self._heaps.items(), key=lambda item: (item[0][0], item[0][1] is None, item[0][1] or ""))
 
     def _cut(self, spans: Spans) -> Iterator[tuple[int, Span]]:
-        return ((interval, part) for interval, span in spans for part in _cut(span, self._words.instants))
+        return ((interval, part) for interval, span in spans for part in cut(span, self._words.instants))
 
 
 def _joined(connection: sa.Connection, column: Column) -> Column:
@@ -319,7 +319,7 @@ def _looked_at(connection: sa.Connection, span: Span, every: int) -> Iterator[Sp
         yield from _stripes((max(span[0], busy[0]), busy[1]), every)
 
 
-def _cut(span: Span, instants: Sequence[datetime]) -> Iterator[Span]:
+def cut(span: Span, instants: Sequence[datetime]) -> Iterator[Span]:
     """The span, in parts between those instants."""
     inside = instants[bisect_right(instants, span[0]) : bisect_right(instants, span[1])]
     return (part for part in pairwise([span[0], *inside, span[1]]) if part[0] < part[1])

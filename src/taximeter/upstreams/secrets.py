@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
@@ -86,3 +87,10 @@ def keys_shown(key: Secret | None, headers: Iterable[tuple[bytes, bytes]]) -> li
     if key is not None:
         return [key.reveal().encode()]
     return [value.rpartition(b" ")[2] for name, value in headers if name in KEY_HEADERS]
+
+
+def caller_named(key: bytes) -> str:
+    """What whoever shows this key is called on receipts: the same name for the same key, from which nobody gets back to
+    it."""
+    digest = blake2b(key, digest_size=6, person=b"taximeter").hexdigest()
+    return f"key-{digest}"

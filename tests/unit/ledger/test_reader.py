@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from taximeter.errors import LedgerError
 from taximeter.ledger import Ledger
-from taximeter.records import exact_sum
+from taximeter.records import Receipt, exact_sum
 from tests.unit.ledger.records import NOON, a_receipt, a_request, picodollars
 
 
@@ -94,3 +95,30 @@ def test_a_total_past_64_bits_neither_wraps_nor_raises(ledger: Ledger) -> None:
     for dollars in (half, half, half, picodollars(1), Decimal(10) ** 30):
         ledger.append(a_receipt(dollars=dollars)).result()
     assert ledger.total_cost() == picodollars((3 * 2**62 + 10**30) * 10**12 + 1)
+
+
+def test_receipts_are_listed_by_when_their_requests_came(ledger: Ledger) -> None:
+    """Whenever they were closed: one that took a day is of the day before."""
+    hours = [(0, 30), (1, 1), (2, 2), (2, 26), (3, 3), (40, 41)]
+    receipts = [
+        replace(
+            a_receipt(closed_at=NOON + timedelta(hours=closed)),
+            request=replace(a_request(), received_at=NOON + timedelta(hours=received)),
+        )
+        for received, closed in hours
+    ]
+    for receipt in receipts:
+        ledger.append(receipt).result()
+    by_end = sorted(receipts, key=lambda receipt: (receipt.closed_at, receipt.id), reverse=True)
+    for since, until in ((None, 2), (1, 3), (0, 1), (5, None), (-9, 0), (None, None)):
+        start, end = (None if hour is None else NOON + timedelta(hours=hour) for hour in (since, until))
+        expected = [
+            receipt.id
+            for receipt in by_end
+            if (start is None or receipt.request.received_at >= start)
+            and (end is None or receipt.request.received_at < end)
+        ]
+        found: list[Receipt] = []
+        while page := ledger.receipts(2, found[-1].id if found else None, since=start, until=end):
+            found += page
+        assert [receipt.id for receipt in found] == expected

@@ -174,6 +174,29 @@ def test_tasks_are_what_people_say_they_are(
             assert by_place(ledger.slices(by, where, only=only)) == by_place(oracle.slices(by, where, only=only))
         found = ledger.task_costs(names, where[-1], only=only)
         assert in_order(found) == in_order(oracle.task_costs(names, where[-1], only=only))
+        if not TaskWords.of(words, ()).is_empty:
+            told_alike(ledger, oracle, sorted(names), later)
+
+
+def told_alike(ledger: Ledger, oracle: ReceiptsInMemory, names: list[str], later: timedelta) -> None:
+    """A task's page, its parts and its receipts, and the list of tasks, where people's words say whose requests are
+    whose."""
+    since = NOON + later - timedelta(hours=1)
+    listed = {each.name: each for each in ledger.groups("task", since)}
+    for name in names:
+        sums = next((one for one in oracle.slices("task", [since, EVER[1]]) if one.name == name), None)
+        mine = [one for one in ledger.receipts_of("task", name) if one.closed_at >= since]
+        of_mine = [one for one in oracle.receipts_of("task", name) if one.closed_at >= since]
+        assert {one.id for one in mine} == {one.id for one in of_mine}
+        assert [one.closed_at for one in mine] == sorted((one.closed_at for one in of_mine), reverse=True)
+        assert (name in listed) == (sums is not None)
+        group = ledger.group("task", name)
+        parts = ledger.usage_of("task", name)
+        assert sum(part.receipts for part in parts) == (0 if group is None else group.receipts)
+        assert exact_sum(part.cost for part in parts) == (0 if group is None else group.cost)
+        if sums is not None:
+            assert listed[name] == group
+            assert listed[name].last_at == sums.last_at
 
 
 def assigning(group: tuple[str, str], task: str | None) -> TaskWord:
