@@ -192,7 +192,7 @@ def largest_gaps(streams: Sequence[Observation], prompt: Observation) -> dict[st
     if not prompt.arrivals_ns:
         return None
     sent_ns, read_ns = prompt.sent_ns, prompt.arrivals_ns[0]
-    largest = dict.fromkeys(PHASES, 0)
+    largest: dict[str, int] = dict.fromkeys(PHASES, 0)
     for stream in streams:
         if not stream.arrivals_ns or stream.arrivals_ns[0] >= sent_ns or stream.arrivals_ns[-1] <= read_ns:
             return None
