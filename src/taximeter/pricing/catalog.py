@@ -171,24 +171,43 @@ class Catalog:
         )
         return _limited(factored, period)
 
+    def knows(self, model: str) -> bool:
+        """Whether `resolve` finds it. It takes a hundredth of being told what else may have been meant."""
+        try:
+            return self._known_as(model) is not None
+        except PricingError:
+            return False
+
     def _find(self, model: str) -> _Found:
+        found = self._known_as(model)
+        if found is None:
+            raise self._unknown(model)
+        return found
+
+    def _known_as(self, model: str) -> _Found | None:
+        """None for one that nobody knows. Raises PricingError for one that could be several."""
         found = self._known.get(model)
         if found is None:
             found = self._look_for(model)
+            if found is None:
+                return None
             if len(self._known) >= _MOST_KNOWN:  # aliases match patterns, so there is no end of them
                 self._known.clear()
             self._known[model] = found
         return found
 
-    def _look_for(self, model: str) -> _Found:
+    def _look_for(self, model: str) -> _Found | None:
         asked = model.strip().lower()
         provider, _, name = asked.partition("/")
         if not (name and (published.provider_known(provider) or asked in self._written())):
-            provider, name = self._owner(model, asked), asked
+            owner = self._owner(model, asked)
+            if owner is None:
+                return None
+            provider, name = owner, asked
         full_name = f"{provider}/{name}"
         listing = published.listing(provider, name)
         if listing is None and full_name not in self._written():
-            raise self._unknown(model, asked)
+            return None
         # An alias may have an entry of its own in the overlay, so it stays among the names.
         return _Found(
             names=_distinct(full_name, *([] if listing is None else [listing.name])),
@@ -196,13 +215,13 @@ class Catalog:
             thresholds=tuple(sorted(self._thresholds | (set() if listing is None else published.thresholds(listing)))),
         )
 
-    def _owner(self, model: str, asked: str) -> str:
-        """The provider of a model that was named without one."""
+    def _owner(self, model: str, asked: str) -> str | None:
+        """The provider of a model that was named without one; None where nobody has it."""
         written = [name for name in self._written() if name.partition("/")[2] == asked]
         names = [*written, *(listing.name for listing in published.listings_by_name(asked))]
         owners = list(dict.fromkeys(name.partition("/")[0] for name in names))
         if not owners:
-            raise self._unknown(model, asked)
+            return None
         if len(owners) > 1:
             raise PricingError(
                 f"{model!r} could be the model of {len(owners)} providers",
@@ -214,7 +233,8 @@ class Catalog:
         """Every model with an entry in a file."""
         return self._overlay.models() + self._builtin.models()
 
-    def _unknown(self, model: str, asked: str) -> PricingError:
+    def _unknown(self, model: str) -> PricingError:
+        asked = model.strip().lower()
         known = [*self._written(), *published.names()]
         close = difflib.get_close_matches(asked, known, n=3)
         if not close:

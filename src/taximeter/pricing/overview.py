@@ -56,11 +56,9 @@ def steps(catalog: Catalog, model: str, at: datetime, tier: str) -> Sequence[Ste
     """The prices of a tier by the length of the prompt; none where it has no price, or nobody can ask for the model by
     this name: some entries of the data stand for others' names only."""
     found: list[Step] = []
-    try:
-        thresholds = catalog.thresholds(model)
-    except PricingError:
+    if not catalog.knows(model):
         return ()
-    for above in (0, *thresholds):
+    for above in (0, *catalog.thresholds(model)):
         try:
             prices = catalog.price_list(model, at=at, tier=tier, input_tokens=above + (above > 0))
         except PricingError:
