@@ -4,6 +4,7 @@ A status line is asked for at every prompt, and loading the command line alone t
 recognized here, before anything else is loaded.
 """
 
+import gc
 import os
 import sys
 
@@ -16,8 +17,10 @@ def main() -> None:
         statusline()
         sys.stdout.flush()
         os._exit(0)  # all is said and closed: taking an interpreter apart takes longer than asking the ledger
+    gc.disable()  # what is loaded stays
     from taximeter.cli.main import app  # noqa: PLC0415
 
+    gc.enable()
     app(prog_name="taximeter")
 
 

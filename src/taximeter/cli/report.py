@@ -71,16 +71,17 @@ def report(
         raise RequestError("give one of --json, --csv, --markdown and --html", param="json")
     if show not in _VIEWS:
         raise RequestError(f"--show is one of {', '.join(_VIEWS)}, not {show!r}", param="show")
-    from taximeter.ledger import Ledger  # noqa: PLC0415  # its database layer takes a tenth of a second to import
-    from taximeter.reports.report import answer  # noqa: PLC0415
-
     only = _only(task=task, run=run, session=session, model=model, key=key, label=label)
     settings, now = Settings.load(), SYSTEM_CLOCK.utc_now()
-    with _keeping_garbage(), Ledger.open(settings.ledger_url, spool=settings.spool_dir) as ledger:
-        question = _question(ledger, now, by=by, since=since, until=until, timezone=timezone, only=only)
-        in_full = show == "time" or as_json or as_csv or html is not None
-        found = answer(ledger, question, now, timeline=html is not None, in_full=in_full)
-        newest = None if found.rows else ledger.latest()
+    with _keeping_garbage():
+        from taximeter.ledger import Ledger  # noqa: PLC0415  # its database layer takes a tenth of a second to import
+        from taximeter.reports.report import answer  # noqa: PLC0415
+
+        with Ledger.open(settings.ledger_url, spool=settings.spool_dir) as ledger:
+            question = _question(ledger, now, by=by, since=since, until=until, timezone=timezone, only=only)
+            in_full = show == "time" or as_json or as_csv or html is not None
+            found = answer(ledger, question, now, timeline=html is not None, in_full=in_full)
+            newest = None if found.rows else ledger.latest()
     if as_json:
         from taximeter.reports.as_json import as_json as to_json  # noqa: PLC0415  # one renderer is asked for
 

@@ -91,8 +91,8 @@ class TaskWords:
         `label:KEY`)."""
         mine = [place for place in groups.items() if place in self.assigned]
         if mine:
-            newest = list(self.assigned)
-            return self.assigned[max(mine, key=newest.index)]
+            newest = mine[0] if len(mine) == 1 else max(mine, key=list(self.assigned).index)
+            return self.assigned[newest]
         if "task" in groups:
             return groups["task"]
         for window in reversed(self.windows):
