@@ -157,5 +157,10 @@ def test_decode_at_depth_says_what_looking_back_costs() -> None:
     assert shown.says.startswith("A token takes 18.")
     assert "ms at depth 4,104" in shown.says
     assert "looking back is 46% (" in shown.says
-    assert shown.facts["Twice as long"].startswith(("at depth 5,", "at depth 4,9"))
+    assert sweep.itl_fit is not None
+    twice = sweep.itl_fit.overtakes("e", "d")
+    assert twice.low is not None
+    assert twice.high is not None
+    assert twice.low <= 5000 <= twice.high
+    assert shown.facts["Twice as long"].startswith("at depth 4,890 (")
     assert [row[0] for row in shown.tables[0].rows][-1] == "4,104"
