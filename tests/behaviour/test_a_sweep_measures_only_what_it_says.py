@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from taximeter.errors import UpstreamError
-from taximeter.measurement.sweep import Plan, Progress, Sweeping, geometric
-from taximeter.measurement.wire import Question
+from taximeter.measurement.asking import Asker
+from taximeter.measurement.sweep import Plan, Progress, Sweep, Sweeping, geometric
+from taximeter.measurement.wire import Question, Stale
 from taximeter.telemetry.engines import EngineState, read_page
-from tests.measurement_harness import MS, Script, ScriptedServer, VirtualClock, chat, refusal, until
-from tests.sweep_harness import LENGTHS, Truth, swept
+from tests.measurement_harness import MS, Script, ScriptedServer, VirtualClock, chat, refusal, until, virtually
+from tests.sweep_harness import LENGTHS, Asked, Truth, swept
 
 PLAN = Plan(prompt_tokens=(64, 256, 1024), output_tokens=4, repeats=5)
 
@@ -121,6 +124,33 @@ def test_answers_in_one_piece_are_void() -> None:
     )
     assert found.verdict is None
     assert any("the answer came in one piece" in warning for warning in found.warnings)
+
+
+def test_a_connection_that_had_died_is_told_and_its_time_counts() -> None:
+    """Some servers close connections that are kept for seconds; the second attempt comes 3 ms after the first."""
+    died: set[int] = set()
+
+    def run(clock: VirtualClock) -> Callable[[Question, int], Awaitable[Script]]:
+        async def answer(asked: Question, number: int) -> Script:
+            if number in (4, 9):
+                died.add(number)
+                await until(clock.ns + 3 * MS, clock)
+                raise Stale("it had been closed")
+            return chat([10, 20, 30, 40], prompt_tokens=asked.asked_prompt_tokens or 0)
+
+        return answer
+
+    async def work(clock: VirtualClock) -> Sweep:
+        server = ScriptedServer(clock, run(clock))
+        sweeping = Sweeping(Asker(server, name="server", run="run", clock=clock), Asked(), PLAN)
+        await sweeping.run()
+        return sweeping.conclude(np.random.default_rng(1))
+
+    found = virtually(work)
+    assert died == {4, 9}
+    assert [len(point.observations) for point in found.points] == [5, 5, 5]
+    assert sorted(seen.ttft_ns() or 0 for seen in found.observations)[-2:] == [13 * MS, 13 * MS]
+    assert any(warning.startswith("2 of 15 were sent again") for warning in found.warnings)
 
 
 def test_failures_are_counted_and_do_not_end_it() -> None:

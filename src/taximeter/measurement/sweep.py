@@ -326,6 +326,11 @@ class Sweeping:
                 f"{len(short)} of {len(counted)} answers had another length than {self.plan.output_tokens:,} tokens: "
                 "totals are for answers of that length, from each one's own time per token"
             )
+        if twice := sum(seen.attempts > 1 for seen in counted):
+            said.append(
+                f"{twice} of {len(counted)} were sent again because the server had closed a kept connection: their "
+                "times count from the first attempt"
+            )
         if counted and all(seen.output_tokens is None for seen in counted):
             said.append("the server does not count its answers' tokens: nothing can be said of decode")
         if (drift := _drift(counted, rng)) is not None:
@@ -344,8 +349,6 @@ def void_reason(seen: Observation) -> tuple[str, str] | None:
             "the prompt had another length",
             f"{seen.prompt_tokens:,} prompt tokens by the server's count, {seen.asked_prompt_tokens:,} were asked for",
         )
-    if seen.attempts > 1:
-        return "a connection had died", "it was sent twice, because a kept connection had died"
     if not seen.arrivals_ns:
         return "no token was seen", "its answer had no token that could be seen"
     if len(seen.arrivals_ns) == 1 and (seen.output_tokens or 1) > 1:
