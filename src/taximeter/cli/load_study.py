@@ -42,6 +42,7 @@ from taximeter.measurement.workload import Ask, Workload
 from taximeter.records import to_json
 
 _TICK_S: Final = 0.5
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 _CLOSED: Final = "closed loop: capacity, not latency under load"
 
 
@@ -250,7 +251,8 @@ class Study:
 
     @asynccontextmanager
     async def _interruptible(self) -> AsyncGenerator[None]:
-        """The first Ctrl-C ends the measurement and keeps it, the second ends the program."""
+        """The first Ctrl-C, or SIGTERM, ends the measurement and keeps it, the second ends the program. Whatever ends it,
+        a server that was started for it ends too."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None  # noqa: S101
 
@@ -260,12 +262,14 @@ class Study:
             self._stop.set()
 
         with contextlib.suppress(NotImplementedError):  # Windows
-            loop.add_signal_handler(signal.SIGINT, interrupt)
+            for number in _ENDING:
+                loop.add_signal_handler(number, interrupt)
         try:
             yield
         finally:
             with contextlib.suppress(NotImplementedError):
-                loop.remove_signal_handler(signal.SIGINT)
+                for number in _ENDING:
+                    loop.remove_signal_handler(number)
 
     def _outcome(self, found: Load, levels: Sequence[float]) -> Outcome:
         plan, target, workload = self._plan, self._bench.target, self._workload
