@@ -313,6 +313,17 @@ def test_a_level_that_is_shorter_than_its_requests_says_nothing() -> None:
     assert not point(opened([100 * number for number in range(60)], lambda _q, _n: chat([50, 2000]))).is_too_short
 
 
+def test_tokens_that_come_at_once_are_no_reason_to_fail() -> None:
+    """Every third answer comes whole: there is no time between its tokens."""
+    found = point(opened([50 * number for number in range(60)], lambda _q, n: chat([50, 50 + 10 * (n % 3 > 0)])))
+    assert found.itl is not None
+    assert found.itl.at("p50").value == 10 * MS
+    assert [drift.what for drift in found.drifts] == ["TTFT"]
+    whole = point(opened([50 * number for number in range(60)], lambda _q, _n: chat([50, 50])))
+    assert whole.itl is not None
+    assert whole.itl.most_ns == 0
+
+
 def test_what_was_refused_failed_or_given_up_is_a_miss() -> None:
     """Of ten requests, two are late, one is refused, one breaks off, and one never ends: five met the target, and half
     is what there is of goodput."""

@@ -251,8 +251,8 @@ class Study:
 
     @asynccontextmanager
     async def _interruptible(self) -> AsyncGenerator[None]:
-        """The first Ctrl-C, or SIGTERM, ends the measurement and keeps it, the second ends the program. Whatever ends it,
-        a server that was started for it ends too."""
+        """The first Ctrl-C, or SIGTERM, ends the measurement and keeps it, the second ends the program. Whatever ends
+        it, a server that was started for it ends too."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None  # noqa: S101
 

@@ -213,7 +213,7 @@ def drifts(observations: Sequence[Observation], window: Window, *, rng: Generato
             if value is not None and window.has(seen.scheduled_ns):
                 halves[seen.scheduled_ns > middle_ns].append(value)
         first, second = halves
-        if first and second and median(first) > 0:
+        if first and second and min(first) > 0:  # tokens that come all at once have no time between them to compare
             ratio = ratio_of_medians(second, first, rng=rng)
             found.append(Drift(what=what, ratio=ratio, first_ns=median(first), second_ns=median(second)))
     return found
