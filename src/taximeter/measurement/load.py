@@ -15,7 +15,7 @@ from taximeter.errors import RequestError
 from taximeter.measurement.loadpoint import LoadPoint, load_point
 from taximeter.measurement.loadrun import LoadRun
 from taximeter.measurement.observation import Observation
-from taximeter.measurement.saturation import Knee, Saturation, bisect, bracket, judged, knee
+from taximeter.measurement.saturation import Held, Knee, Saturation, bisect, bracket, judged, knee
 from taximeter.measurement.slo import Slo
 from taximeter.measurement.steady import in_window, window_of
 
@@ -75,7 +75,7 @@ async def measure(
         if point is None:
             is_complete = False
             break
-        is_missed = slo is not None and not judged(point, slo).counts_as_held
+        is_missed = slo is not None and judged(point, slo) is Held.NO
         if until_it_bends and (is_missed or has_bent(points)):
             break
     if slo is not None and is_complete:

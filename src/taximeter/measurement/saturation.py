@@ -78,12 +78,14 @@ class Saturation:
 
 def bracket(points: Iterable[LoadPoint], slo: Slo) -> Saturation:
     """What levels that were measured say: the lowest that missed, and the highest below it that held. Of levels that
-    were measured twice the later counts."""
+    were measured twice the later counts. A level that missed, perhaps, below one that certainly held, did not miss."""
     by_level = {point.level: point for point in points}
+    verdicts = {level: judged(point, slo) for level, point in by_level.items()}
+    sure = max((level for level, verdict in verdicts.items() if verdict is Held.YES), default=0.0)
     held: LoadPoint | None = None
     for level in sorted(by_level):
-        verdict = judged(by_level[level], slo)
-        if not verdict.counts_as_held:
+        verdict = verdicts[level]
+        if not verdict.counts_as_held and (verdict is Held.NO or level > sure):
             certain = verdict.is_certain and (held is None or judged(held, slo).is_certain)
             return _saturation(held, level, is_certain=certain)
         held = by_level[level]

@@ -102,6 +102,12 @@ def test_few_requests_decide_nothing_for_certain() -> None:
     assert "not certainly" in found.says("/s")
 
 
+def test_an_unlucky_level_below_one_that_surely_held_did_not_miss() -> None:
+    found = bracket([point(2, 17, 20), point(4, 400), point(8, 0)], SLO)
+    assert (found.held_at, found.missed_at, found.is_certain) == (4, 8, True)
+    assert bracket([point(2, 17, 20), point(4, 19, 20)], SLO).missed_at == 2
+
+
 def test_a_probe_that_is_stopped_ends_it() -> None:
     async def probe(level: float) -> None:
         return None
