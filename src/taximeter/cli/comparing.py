@@ -17,14 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from numpy.random import default_rng
 from rich.text import Text
 
 from taximeter import __version__
 from taximeter.cli.console import err, out, print_json, waiting
-from taximeter.cli.measuring import Access, Bench, bench, count_range, new_run, parse_max_cost
+from taximeter.cli.measuring import Access, Bench, bench, count_range, described, new_run, parse_max_cost
 from taximeter.cli.tables import print_table
 from taximeter.clock import SYSTEM_CLOCK
 from taximeter.errors import RequestError
@@ -222,8 +222,8 @@ async def _contest(
             for label, access in accesses.items()
         }
         around = environment()
-        described = {label: _described(benches[label], access) for label, access in accesses.items()}
-        known = {label: server_facts(each, client=around) for label, each in described.items()}
+        targets = {label: described(benches[label].target, access.serve_flags) for label, access in accesses.items()}
+        known = {label: server_facts(each, client=around) for label, each in targets.items()}
         asked = {"study": "compare", "workload": "", "prompt_tokens": "", "output_tokens": "", "loop": "", "levels": ""}
         asked |= {"cache": "", "definitions": "", "latency_target": ""}  # the same for all, since we ask
         before = comparability(
@@ -262,7 +262,7 @@ async def _contest(
         made_at=SYSTEM_CLOCK.utc_now(),
         taximeter_version=__version__,
         environment=around,
-        targets=tuple(described.values()),
+        targets=tuple(targets.values()),
         plan={
             "prompt_tokens": list(plan.prompt_tokens),
             "output_tokens": plan.output_tokens,
@@ -273,7 +273,7 @@ async def _contest(
             "order": "in each round lengths in random order, at each length sides in random order",
         },
         conclusions={},
-        observations={str(described[label]["name"]): tuple(many) for label, many in seen.items()},
+        observations={str(targets[label]["name"]): tuple(many) for label, many in seen.items()},
         warnings=tuple(warnings),
     )
 
@@ -293,19 +293,6 @@ async def _contender(label: str, each: Bench, plan: Rounds, say: Callable[[str],
         asker=asker,
         question=lambda shape, length, output: prompts.question(shape, prompt_tokens=length, output_tokens=output),
     )
-
-
-def _described(each: Bench, access: Access) -> dict[str, Any]:
-    """What the target is, and what was said to a server of our own."""
-    told: dict[str, Any] = dict(each.target.describe())
-    flags = access.serve_flags
-    setup: dict[str, Any] = dict(told["setup"])
-    for flag, name in (("--weights", "weights"), ("--kv-format", "kv_format")):
-        if flag in flags[:-1]:
-            setup[name] = flags[flags.index(flag) + 1]
-    if flags:
-        setup["serve_flags"] = " ".join(flags)
-    return {**told, "setup": setup}
 
 
 def _price(each: Bench, prompt_tokens: int, output_tokens: int) -> Decimal | None:

@@ -13,8 +13,9 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from taximeter.clock import SYSTEM_CLOCK
 from taximeter.errors import RequestError
@@ -193,6 +194,16 @@ def _tariff(target: Target, settings: Settings) -> Tariff | None:
     from taximeter.pricing.tariff import PublishedTariff  # noqa: PLC0415
 
     return PublishedTariff(Catalog.load(settings.prices_overlay), upstream.provider)
+
+
+def described(target: Target, flags: Sequence[str]) -> dict[str, Any]:
+    """The target for a result file, with what a server of our own was told by its flags."""
+    told = {
+        flag.removeprefix("--").replace("-", "_"): value
+        for flag, value in pairwise(flags)
+        if flag.startswith("--") and not value.startswith("--")
+    }
+    return {**target.describe(), "setup": {**target.setup, **told}}
 
 
 def kept_flags(options: Sequence[tuple[str, str | None]]) -> tuple[str, ...]:

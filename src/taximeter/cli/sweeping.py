@@ -23,7 +23,7 @@ from rich.text import Text
 
 from taximeter import __version__
 from taximeter.cli.console import EXIT_FAILED, err, out, print_json
-from taximeter.cli.measuring import Access, Bench, bench, count_range, kept_flags, new_run, parse_max_cost
+from taximeter.cli.measuring import Access, Bench, bench, count_range, described, kept_flags, new_run, parse_max_cost
 from taximeter.cli.model_shapes import machine_limit, model_shape
 from taximeter.cli.tables import print_table
 from taximeter.clock import SYSTEM_CLOCK
@@ -152,7 +152,7 @@ async def _measured(
         )
         _tell_the_cost(on, _kinds(wanted, plan))
         shown = await _STUDIES[wanted.study](wanted, on, _Asking(asker, began_ns, prompts, plan), watch)
-        described = on.target.describe()
+        target = described(on.target, access.serve_flags)
     return (
         Result(
             kind="sweep",
@@ -160,7 +160,7 @@ async def _measured(
             made_at=SYSTEM_CLOCK.utc_now(),
             taximeter_version=__version__,
             environment=around,
-            targets=(_with_flags(described, access),),
+            targets=(target,),
             plan={
                 "study": wanted.study,
                 "prompt_tokens": list(plan.prompt_tokens),
@@ -172,7 +172,7 @@ async def _measured(
                 "order": "each round has every length, in random order; before it, one of each that does not count",
             },
             conclusions=shown.conclusions,
-            observations={str(described["name"]): shown.observations},
+            observations={str(target["name"]): shown.observations},
             warnings=shown.warnings,
             definitions=shown.definitions,
         ),
@@ -348,14 +348,6 @@ async def _with_phases(on: Bench, seen: Observation) -> Observation:
     phases = (Phase.QUEUE, Phase.PREFILL, Phase.DECODE)
     known = {phase: ns for phase in phases if isinstance(ns := said.get(f"{phase.value}_ns"), int)}
     return replace(seen, reported_ns=known)
-
-
-def _with_flags(described: Mapping[str, Any], access: Access) -> dict[str, Any]:
-    """The target, with what a server of our own was told."""
-    setup = dict(described["setup"])
-    flags = access.serve_flags
-    setup |= {flags[at].removeprefix("--").replace("-", "_"): flags[at + 1] for at in range(0, len(flags), 2)}
-    return {**described, "setup": setup}
 
 
 def _plain(result: Result) -> dict[str, Any]:

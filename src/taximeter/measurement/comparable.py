@@ -15,6 +15,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from hashlib import sha256
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
@@ -156,14 +157,16 @@ def facts_of(result: Result, target: int = 0) -> Facts:
     seen = result.observations.get(str(described.get("name")), ())
     plan = result.plan
     facts = dict(server_facts(described, client=result.environment))
-    facts["study"] = result.kind
+    study = _text(plan.get("study"))
+    facts["study"] = result.kind if study is None else f"{result.kind}, {study}"
     facts["workload"] = _text(plan.get("workload")) or _default_workload(result)
     if result.kind == "load":
         facts["prompt_tokens"] = facts["output_tokens"] = facts["workload"] and AS_THE_WORKLOAD
     else:
         facts["prompt_tokens"] = _lengths(plan.get("prompt_tokens"), [each.asked_prompt_tokens for each in seen])
         facts["output_tokens"] = _lengths(plan.get("output_tokens"), [each.asked_output_tokens for each in seen])
-    facts["loop"] = _text(plan.get("loop")) or ("closed" if plan.get("concurrency") is not None else None)
+    loop = _text(plan.get("loop")) or ("closed" if plan.get("concurrency") is not None else None)
+    facts["loop"] = loop and ", ".join(filter(None, (loop, _text(plan.get("arrivals")))))
     facts["levels"] = _lengths(plan.get("levels", plan.get("concurrency")), [])
     facts["cache"] = _text(plan.get("cache"))
     facts["latency_target"] = _text(plan.get("slo")) or NONE
@@ -193,14 +196,16 @@ def server_facts(described: Mapping[str, Any], *, client: Mapping[str, str]) -> 
 
 
 def _definitions(result: Result) -> str:
-    """Equal only where every definition is, word for word."""
-    if dict(result.definitions) == dict(DEFINITIONS):
-        return f"version {result.schema_version}"
-    changed = sorted(
-        name for name in {*result.definitions, *DEFINITIONS} if result.definitions.get(name) != DEFINITIONS.get(name)
-    )
-    told = "; ".join(f"{name} = {result.definitions.get(name, 'left out')}" for name in changed)
-    return f"version {result.schema_version}, but {told}"
+    """Equal only where every definition is, word for word. Those that a study has beside the common ones are told by
+    their fingerprint: there are many."""
+    theirs = dict(result.definitions)
+    changed = sorted(name for name, meaning in DEFINITIONS.items() if theirs.get(name) != meaning)
+    own = sorted(item for item in theirs.items() if item[0] not in DEFINITIONS)
+    told = [f"version {result.schema_version}"]
+    told += [f"{name} = {theirs.get(name, 'left out')}" for name in changed]
+    if own:
+        told.append(f"and {len(own)} more ({sha256(repr(own).encode()).hexdigest()[:8]})")
+    return "; ".join(told)
 
 
 def _default_workload(result: Result) -> str | None:

@@ -194,14 +194,17 @@ def _side(label: str, result: Result, number: int) -> Side:
     described = result.targets[number]
     name, url = str(described.get("name") or label), str(described.get("url") or "")
     model = described.get("model")
+    told = f"{model} at {url}" if model and name == urlsplit(url).netloc else name
+    facts = facts_of(result, number)
+    weights = facts["weights"]
     conditions: dict[str, list[Observation]] = {}
     for seen in result.observations.get(name, ()):
-        by_length = result.kind != "load" and seen.asked_prompt_tokens is not None
+        by_length = seen.shape == str(seen.asked_prompt_tokens)
         conditions.setdefault(f"{seen.asked_prompt_tokens:,} tokens" if by_length else seen.shape, []).append(seen)
     return Side(
         label=label,
-        name=f"{model} at {url}" if model and name == urlsplit(url).netloc else name,
-        facts=facts_of(result, number),
+        name=f"{told}, {weights}" if weights and weights.lower() not in told.lower() else told,
+        facts=facts,
         conditions={condition: tuple(many) for condition, many in conditions.items()},
         points=_points(result.conclusions) if len(result.targets) == 1 else (),
     )

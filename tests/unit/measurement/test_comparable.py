@@ -134,7 +134,11 @@ def test_a_machine_elsewhere_is_unknown_and_a_files_name_tells_its_weights() -> 
 def test_other_definitions_are_other_figures() -> None:
     other = a_result(definitions=dict(DEFINITIONS) | {"itl": "end_to_end / output_tokens"})
     found = comparability({"A": facts_of(a_result()), "B": facts_of(other)})
-    assert "definitions: A version 1, B version 1, but itl = end_to_end / output_tokens" in found.refusal()
+    more = a_result(definitions=dict(DEFINITIONS) | {"goodput": "within the target"})
+    less = a_result(definitions=dict(DEFINITIONS) | {"goodput": "nearly within it"})
+    assert "and 1 more (" in str(facts_of(more)["definitions"])
+    assert facts_of(more)["definitions"] != facts_of(less)["definitions"]
+    assert "definitions: A version 1, B version 1; itl = end_to_end / output_tokens" in found.refusal()
 
 
 def test_loads_agree_by_their_workload() -> None:
@@ -147,6 +151,9 @@ def test_loads_agree_by_their_workload() -> None:
         "cache": "cold",
     }
     facts = facts_of(a_result(kind="load", plan=plan))
+    assert facts["loop"] == "open"
+    poisson = facts_of(a_result(kind="load", plan=plan | {"arrivals": "poisson"}))
+    assert poisson["loop"] == "open, poisson"
     assert (facts["prompt_tokens"], facts["levels"]) == ("as the workload has them", "1, 2")
     assert facts["latency_target"] == "TTFT 500 ms for 0.95 of all"
     assert facts_of(a_result(kind="load", plan={}))["prompt_tokens"] is None
