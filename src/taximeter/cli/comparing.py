@@ -54,6 +54,10 @@ from taximeter.records import MachineRate
 from taximeter.settings import Settings
 
 EXIT_REFUSED: Final = 3
+_NO_LEVELS: Final = (
+    "one request at a time makes no curve per dollar: measure each with `taximeter load --concurrency 1..16 --out"
+    " FILE`, and compare the files"
+)
 _LABELLED: Final = re.compile(r"([A-Z])=(.*)", re.DOTALL)
 
 
@@ -112,6 +116,8 @@ def _show(wanted: Wanted, results: Sequence[Result], slo: Slo | None) -> int:
         return _refuse(found.comparability, as_json=wanted.as_json)
     curves = _curves(sides, {label: _rate(text) for label, text in rates.items()}, slo) if is_ranked else None
     warnings = tuple(warning for result in results for warning in result.warnings)
+    if is_ranked and rates and curves is None:
+        warnings = (*warnings, _NO_LEVELS)
     found = replace(found, warnings=(*warnings, *found.warnings))
     if wanted.csv is not None:
         _write(wanted.csv, comparison_csv(sides), "csv")

@@ -3,7 +3,8 @@
 Owns: the two consoles, JSON on stdout, and the boundary where exceptions turn into one line and an exit code. Refuses
 to know: any command.
 
-Exit codes: 0 done, 1 failed, 2 called wrongly, 130 interrupted by Ctrl-C, 141 the reader of our output went away.
+Exit codes: 0 done, 1 failed, 2 called wrongly, 3 a comparison may not be ranked, 130 interrupted by Ctrl-C, 141 the
+reader of our output went away.
 """
 
 from __future__ import annotations

@@ -136,6 +136,8 @@ def test_rates_make_curves_and_the_lead_is_said_where_it_changes(tmp_path: Path,
     assert "beyond" in told
     assert "A $0.50/h, B $2.00/h" in told
     assert "machine-dollar" not in run(*paths).stdout
+    no_levels = files(tmp_path, a_result(), a_result("b:1"))
+    assert "makes no curve per dollar" in run(*no_levels, "--machine-rate", "1/h").stdout
 
 
 def test_wrong_calls_say_what_is_wrong(tmp_path: Path, run: Run) -> None:
