@@ -323,6 +323,8 @@ def test_quantities_have_three_digits_and_a_unit() -> None:
 def test_ticks_are_the_lengths_that_were_measured() -> None:
     made = ruler(Axis(label="x", is_geometric=True, at=(64, 128, 256, 4096)), [64, 4096], most_ticks=6)
     assert [text for _, text in made.ticks] == ["64", "256", "4,096"]
+    halves = ruler(Axis(label="x", is_geometric=True, at=(1, 2**0.5, 2, 16)), [1, 16], most_ticks=20)
+    assert [text for _, text in halves.ticks] == ["1", "1.414", "2", "16"]
 
 
 @given(values=st.lists(st.floats(1e-9, 1e24), min_size=1, max_size=20), is_geometric=st.booleans())

@@ -109,7 +109,7 @@ def quantity_text(value: float, unit: Unit) -> str:
 def _text(value: float) -> str:
     if value and (value < 1e-3 or value >= 1e9):
         return f"{value:.3g}"
-    return f"{value:,.10f}".rstrip("0").rstrip(".") if value < 100 else f"{value:,.0f}"
+    return f"{value:.4g}" if value < 100 else f"{value:,.0f}"
 
 
 def _log_ticks(low: float, high: float, one: float, most: int) -> list[float]:
