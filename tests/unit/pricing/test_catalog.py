@@ -235,3 +235,12 @@ def test_prices_that_were_asked_for_before_are_those_of_the_day(
             quoted(catalog, model, at, tier, input_tokens) for catalog in (used, Catalog.load(overlay))
         )
         assert rates == fresh_rates
+
+
+def test_whether_a_model_is_known_needs_no_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names that may have been meant are looked for when somebody is told of them, and not before."""
+    monkeypatch.setattr("difflib.get_close_matches", lambda *_, **__: pytest.fail("nobody asked"))
+    catalog = Catalog.load()
+    assert catalog.knows("anthropic/claude-haiku-4-5")
+    assert not catalog.knows("anthropic/no-such-model")
+    assert not catalog.knows("no-such-model")
