@@ -19,6 +19,7 @@ PATHS = (
     "/v1/models",
     "/v1/models/x",
     "/healthz",
+    "/health",
     "/api/receipts",
     "/api/receipts/x",
     "/api/machine",

@@ -46,6 +46,7 @@ _MAX_PAGE_RECEIPTS = 1000
 _ID = re.compile(r"[a-z]+_[0-9a-z]{22}")  # as `records.new_id` makes them
 _PORT = re.compile(r":[0-9]*$")
 _KEY_HEADER = b"x-taximeter-key"
+_HEALTH_PATHS = ("/healthz", "/health")  # the second is what other engines call it, and what their clients look for
 
 
 def build_app(
@@ -78,7 +79,7 @@ def build_app(
         Route("/v1/messages/count_tokens", pages.count_tokens, methods=["POST"]),
         Route("/v1/models", pages.models),
         Route("/v1/models/{id:path}", pages.model),
-        Route("/healthz", pages.health),
+        *(Route(path, pages.health) for path in _HEALTH_PATHS),
         Route("/api/receipts", pages.receipts),
         Route("/api/receipts/{id}", pages.receipt),
         Route("/api/tasks/{id:path}/finish", groups.finish, methods=["POST"]),
@@ -139,7 +140,7 @@ class _Door:
                 app = _respond(scope, wrong)
             if not self._is_meant(scope):
                 app = _respond(scope, _strange_host())
-            elif self._key is not None and scope["path"] != "/healthz":
+            elif self._key is not None and scope["path"] not in _HEALTH_PATHS:
                 is_open, scope["headers"] = _unlocked(scope["headers"], self._key)
                 if not is_open:
                     app = _respond(scope, _no_key())
