@@ -119,9 +119,9 @@ def labels_text(labels: Mapping[str, str]) -> str:
 
 @lru_cache(maxsize=4_096)
 def labels_from(text: str | None) -> Mapping[str, str]:
-    """What `labels_text` was made of."""
+    """What `labels_text` was made of. Rows of older versions have names in the letters that came."""
     found = {} if text is None else msgspec.json.decode(text, type=dict[str, str])
-    return {stored_label(name): value for name, value in found.items()}
+    return {name.lower(): value for name, value in found.items()}
 
 
 def stored_kind(kind: str) -> str:

@@ -147,7 +147,7 @@ def calls(draw: st.DrawFn, ids: Iterator[int]) -> Call:
             session=draw(st.none() | _names),
             timed=timed,
             prices=PRICES if priced else None,
-            labels=draw(st.dictionaries(_names, _names, max_size=2)),
+            labels=draw(st.dictionaries(_names.map(str.lower), _names, max_size=2)),
             basis=draw(st.sampled_from([Basis.REPORTED, Basis.DERIVED, Basis.ASSUMED])),
         ),
         LEAVES,
