@@ -11,7 +11,7 @@ import contextlib
 import json
 import signal
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -26,8 +26,40 @@ _MOST_COMPLAINT_BYTES: Final = 4_000
 async def own_server(model: str, flags: Sequence[str] = ()) -> AsyncGenerator[str]:
     """Serve `model` on a free port of this machine with `taximeter serve`, and give the server's address.
 
-    `flags` are more of that command's. Raises ConfigError with the server's own words when it does not come up.
+    `flags` are more of that command's. Raises ConfigError with the server's own words when it does not come up. While
+    it is there, SIGTERM is taken as Ctrl-C is: whoever ends this process ends the server with it.
     """
+    with _obeying_sigterm():
+        async with _child(model, flags) as url:
+            yield url
+
+
+@contextlib.contextmanager
+def _obeying_sigterm() -> Generator[None]:
+    """Turns SIGTERM into a cancellation of this task, and what comes of that, if anything does, into Ctrl-C's."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None  # noqa: S101 - a coroutine is run by one
+    was_told = False
+
+    def obey() -> None:
+        nonlocal was_told
+        was_told = True
+        task.cancel()
+
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # Windows, and other threads
+            loop.add_signal_handler(signal.SIGTERM, obey)
+            stack.callback(loop.remove_signal_handler, signal.SIGTERM)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if was_told:
+                raise KeyboardInterrupt from None
+            raise
+
+
+@asynccontextmanager
+async def _child(model: str, flags: Sequence[str]) -> AsyncGenerator[str]:
     command = (sys.executable, "-m", "taximeter", "serve", "--json", "--port", "0", "--model", model, *flags)
     child = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, start_new_session=True

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import urllib.request
 from pathlib import Path
 
@@ -25,6 +27,22 @@ def test_it_serves_and_is_gone_afterwards(taximeter_home: Path, smollm2_path: Pa
     url = asyncio.run(work())
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(f"{url}/v1/models")
+
+
+def test_it_ends_with_whoever_started_it(taximeter_home: Path, smollm2_path: Path) -> None:
+    del taximeter_home
+    urls: list[str] = []
+
+    async def work() -> None:
+        async with own_server(str(smollm2_path)) as url:
+            urls.append(url)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.Event().wait()
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(work())
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(f"{urls[0]}/v1/models")
 
 
 def test_what_keeps_it_from_starting_is_told(taximeter_home: Path) -> None:
