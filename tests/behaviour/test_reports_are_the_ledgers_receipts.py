@@ -88,10 +88,7 @@ def plain(sums: Sums) -> Sums:
 def plainly(report: Report) -> Report:
     return replace(
         report,
-        rows=tuple(
-            replace(row, sums=plain(row.sums), before=None if row.before is None else plain(row.before))
-            for row in report.rows
-        ),
+        rows=tuple(replace(row, sums=plain(row.sums)) for row in report.rows),
         total=plain(report.total),
         before=plain(report.before),
         timeline=tuple(replace(row, sums=plain(row.sums)) for row in report.timeline),

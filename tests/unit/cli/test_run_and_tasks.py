@@ -93,10 +93,10 @@ def test_signals_reach_the_program(gateway: str, number: signal.Signals) -> None
     patient = (
         "import signal, sys\n"
         f"signal.signal({int(number)}, lambda *_: sys.exit(9))\n"
-        "print('ready', flush=True)\n"
-        "signal.pause()\n"
     )
-    for program, code in ((patient, 9), ("print('ready', flush=True); import time; time.sleep(60)", 128 + number)):
+    # Naps: a signal that comes just before a long sleep begins is heeded only when that is over.
+    waits = "import time\nprint('ready', flush=True)\nwhile True: time.sleep(0.05)\n"
+    for program, code in ((patient + waits, 9), (waits, 128 + number)):
         command = [sys.executable, "-m", "taximeter", "run", "--task", "x", "--", sys.executable, "-c", program]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
