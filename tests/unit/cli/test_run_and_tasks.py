@@ -90,10 +90,7 @@ def test_a_gateway_that_is_not_there_changes_nothing_but_the_line(taximeter_home
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_reach_the_program(gateway: str, number: signal.Signals) -> None:
     """It may end as it likes; one that it does not handle ends it, and its code says so."""
-    patient = (
-        "import signal, sys\n"
-        f"signal.signal({int(number)}, lambda *_: sys.exit(9))\n"
-    )
+    patient = f"import signal, sys\nsignal.signal({int(number)}, lambda *_: sys.exit(9))\n"
     # Naps: a signal that comes just before a long sleep begins is heeded only when that is over.
     waits = "import time\nprint('ready', flush=True)\nwhile True: time.sleep(0.05)\n"
     for program, code in ((patient + waits, 9), (waits, 128 + number)):
