@@ -178,7 +178,7 @@ class Slices:
             heaps.fill(connection, spans)
             whole.add_up(heaps)
         else:
-            # What is nothing in all is nothing in any: most of a hundred columns need not be added up by name.
+            # Counts that are nothing in all are nothing in any: most of a hundred columns need not be added up by name.
             whole.fill(connection, end_to_end)
             heaps = _Heaps(self._by, self._only, self._words, whole.names_that_count())
             heaps.fill(connection, spans)
@@ -237,8 +237,12 @@ class _Heaps:
             self._add((0, None), _Heap([*heap.numbers], heap.usage_rank, heap.cost_rank, heap.first_at, heap.last_at))
 
     def names_that_count(self) -> list[str]:
-        """Those of which anything is not 0."""
-        return [name for name, place in self._at.items() if any(heap.numbers[place] for heap in self._heaps.values())]
+        """Those of which anything is not 0, and all money: what was given back may make a sum of it 0."""
+        return [
+            name
+            for name, place in self._at.items()
+            if name.endswith("dollars") or any(heap.numbers[place] for heap in self._heaps.values())
+        ]
 
     def timed(self) -> int:
         """How many have a time."""
