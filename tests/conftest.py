@@ -11,7 +11,7 @@ import pytest
 from taximeter.engine.model_store import ModelStore
 from taximeter.settings import Settings
 
-# A shell's jobs in the background ignore Ctrl-C, and so does all that they start: tests that send it would wait for ever.
+# A shell's jobs in the background ignore Ctrl-C, and so does what they start: tests that send it would wait in vain.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
