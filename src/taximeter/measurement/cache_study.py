@@ -15,7 +15,7 @@ from taximeter.measurement import estimates
 from taximeter.measurement.asking import Asker
 from taximeter.measurement.estimates import Estimate
 from taximeter.measurement.observation import Observation
-from taximeter.measurement.sweep import Plan, Progress, Questions, void_reason
+from taximeter.measurement.sweep import SPENT, WARM_RATIO, Plan, Progress, Questions, void_reason
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -82,7 +82,7 @@ class CacheStudying:
         for round_ in range(self.plan.repeats + 1):
             for tokens in chance.sample(self.plan.prompt_tokens, len(self.plan.prompt_tokens)):
                 if not self._allows(2 * tokens, 2 * self.plan.output_tokens):
-                    self.stopped = "the limit of what may be spent is reached"
+                    self.stopped = SPENT
                     return
                 beginning = chance.getrandbits(48)
                 for kind in (COLD, WARM):
@@ -107,7 +107,7 @@ class CacheStudying:
         points = tuple(self._point(tokens, rng) for tokens in self.plan.prompt_tokens)
         voids = [reason for seen in self.observations if (reason := void_reason(seen)) is not None]
         warnings = [f"{len(voids)} requests do not count; the first: {voids[0][1]}"] if voids else []
-        if any((point.cold_hit_ratio or 0) >= 0.01 for point in points):
+        if any((point.cold_hit_ratio or 0) >= WARM_RATIO for point in points):
             warnings.append("prompts that were to be cold came from a cache in part: what it saves is more than this")
         has_cache, says = _said(points)
         return CacheStudy(

@@ -21,6 +21,7 @@ from taximeter.measurement.estimates import Estimate, median, ratio_of_medians
 from taximeter.measurement.observation import Observation
 from taximeter.measurement.per_dollar import OperatingPoint
 from taximeter.measurement.results import Result
+from taximeter.measurement.sweep import WARM_RATIO
 from taximeter.measurement.wire import Question
 
 if TYPE_CHECKING:
@@ -338,7 +339,7 @@ def _warnings(sides: Sequence[Side], shared: Sequence[str]) -> tuple[str, ...]:
             )
         cached = sum(each.cached_tokens or 0 for each in seen)
         read = sum(each.prompt_tokens or 0 for each in seen)
-        if side.facts.get("cache") == "cold" and read and cached >= 0.01 * read:
+        if side.facts.get("cache") == "cold" and read and cached >= WARM_RATIO * read:
             told.append(f"{side.label}: {cached / read:.0%} of its prompt tokens came from a cache: it was not cold")
         elsewhere = [condition for condition in side.conditions if condition not in shared]
         if elsewhere:

@@ -18,7 +18,7 @@ from taximeter.measurement import estimates
 from taximeter.measurement.asking import Asker
 from taximeter.measurement.estimates import Estimate
 from taximeter.measurement.observation import Observation
-from taximeter.measurement.sweep import Plan, Progress, Questions
+from taximeter.measurement.sweep import SPENT, Plan, Progress, Questions
 from taximeter.measurement.wire import Question
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Interfering:
         where that is not answered."""
         for round_ in range(self.plan.repeats + 1):
             if not self._allows(self._prompt_tokens, self.plan.output_tokens * (self._streams + 1)):
-                self.stopped = "the limit of what may be spent is reached"
+                self.stopped = SPENT
                 return
             alone = await self._asker_for(lambda _: None).ask(self._long(ALONE))
             streams, prompt = await self._meet()

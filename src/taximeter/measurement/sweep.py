@@ -32,7 +32,7 @@ WARM_RATIO: Final = 0.01
 _MOST_FAILURES: Final = 5  # in a row: a server that is away does not come back by being asked
 _DRIFT: Final = 0.10  # of a duration, before it is worth a warning
 _SHORTEST: Final = 2  # lengths of which differences between equal requests are waiting
-_SPENT: Final = "the limit of what may be spent is reached"
+SPENT: Final = "the limit of what may be spent is reached"
 _TRIPS: Final = 2  # round trips measured in each round
 
 
@@ -178,7 +178,7 @@ class Sweeping:
         self.stopped = "it was interrupted"
         lengths = await self._warm_up()
         if lengths is None:
-            self.stopped = _SPENT
+            self.stopped = SPENT
             return
         self._before = await self._read_counters()
         await self._measure_trip()
@@ -188,7 +188,7 @@ class Sweeping:
             # By rounds, so that a machine that grows slow is slow for all lengths, and what is cut off is balanced.
             for tokens in chance.sample(lengths, len(lengths)):
                 if not self._allows(tokens, self.plan.output_tokens):
-                    self.stopped = _SPENT
+                    self.stopped = SPENT
                     return
                 seen = await self._ask(tokens)
                 self.observations.append(seen)
