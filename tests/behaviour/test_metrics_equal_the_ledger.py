@@ -121,9 +121,9 @@ def test_the_page_the_collector_and_the_ledger_agree(tmp_path: Path, monkeypatch
             for number in range(3):
                 with pytest.raises(openai.NotFoundError):
                     client.chat.completions.create(model=f"no-such-{number}", messages=talk)
+            receipts = house.ledger.receipts(limit=100)  # waits until what the journal has is in the tables
             page = httpx.get(f"{door}/metrics")
             told = httpx.get(f"{door}/api/upstreams").json()["upstreams"]
-            receipts = house.ledger.receipts(limit=100)
             cost = house.ledger.total_cost()
             counts = house.ledger.counts()
         spans = collector.spans(len(receipts))
