@@ -27,14 +27,16 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Words:
-    """An engine's names. Of each tuple the first that is there counts. Hits are a share, or `hits` of `asked`; where
-    `asked` leaves out what was hit, they are added."""
+    """An engine's names. Of each tuple the first that is there counts. KV memory is a share, or `kv_used` of `kv_all`.
+    Hits are a share, or `hits` of `asked`; where `asked` leaves out what was hit, they are added."""
 
     engine: str
     prefix: str
     running: tuple[Series, ...] = ()
     queue: tuple[Series, ...] = ()
     kv_usage: tuple[Series, ...] = ()
+    kv_used: tuple[Series, ...] = ()
+    kv_all: tuple[Series, ...] = ()
     hit_ratio: tuple[Series, ...] = ()
     hits: tuple[Series, ...] = ()
     asked: tuple[Series, ...] = ()
@@ -42,6 +44,8 @@ class _Words:
 
 
 _TRITON: Final = "nv_trt_llm_"
+_OWN: Final = "taximeter_engine_"  # a gateway with no engine of its own has none of these
+_OWN_TOKENS: Final = "taximeter_tokens_total"
 
 TABLE: Final = (
     _Words(
@@ -86,6 +90,17 @@ TABLE: Final = (
         kv_usage=(Series("llamacpp:kv_cache_usage_ratio"),),  # of older versions
         hits=(Series("llamacpp:prompt_tokens_cached_total"),),
         asked=(Series("llamacpp:prompt_tokens_total"),),  # those that were computed
+        asked_without_hits=True,
+    ),
+    _Words(
+        engine="taximeter",
+        prefix=_OWN,
+        running=(Series(f"{_OWN}running_sequences"),),
+        queue=(Series(f"{_OWN}queue"),),
+        kv_used=(Series(f"{_OWN}kv_blocks", (("state", "used"),)),),
+        kv_all=(Series(f"{_OWN}kv_blocks"),),
+        hits=(Series(_OWN_TOKENS, (("upstream", "embedded"), ("bucket", "input_cache_read"))),),
+        asked=(Series(_OWN_TOKENS, (("upstream", "embedded"), ("bucket", "input_fresh"))),),
         asked_without_hits=True,
     ),
 )
@@ -133,10 +148,8 @@ def read_page(text: str) -> EngineState:
     found = {
         "running": page.total(words.running),
         "queue": page.total(words.queue),
-        "kv_usage_ratio": _share(page.mean(words.kv_usage)),
-        "prefix_hit_ratio": _share(page.mean(words.hit_ratio))
-        if hits is None or asked is None
-        else _ratio(hits, asked),
+        "kv_usage_ratio": _one_of(page.mean(words.kv_usage), page.total(words.kv_used), page.total(words.kv_all)),
+        "prefix_hit_ratio": _one_of(page.mean(words.hit_ratio), hits, asked),
     }
     missing = {name: f"{words.engine} does not say" for name, value in found.items() if value is None}
     return EngineState(
@@ -145,7 +158,8 @@ def read_page(text: str) -> EngineState:
 
 
 def _kinds(words: _Words) -> Iterable[tuple[Series, ...]]:
-    return words.running, words.queue, words.kv_usage, words.hit_ratio, words.hits, words.asked
+    kv_memory = words.kv_usage, words.kv_used, words.kv_all
+    return words.running, words.queue, *kv_memory, words.hit_ratio, words.hits, words.asked
 
 
 def _hits(page: _Page, words: _Words) -> tuple[float, float] | tuple[None, None]:
@@ -156,8 +170,11 @@ def _hits(page: _Page, words: _Words) -> tuple[float, float] | tuple[None, None]
     return hits, asked + hits if words.asked_without_hits else asked
 
 
-def _ratio(hits: float, asked: float) -> float | None:
-    return _share(hits / asked) if asked > 0 else None
+def _one_of(share: float | None, part: float | None, whole: float | None) -> float | None:
+    """A share: by its parts where they are counted, else as it is given."""
+    if part is None or whole is None:
+        return _share(share)
+    return _share(part / whole) if whole > 0 else None
 
 
 def _share(value: float | None) -> float | None:

@@ -66,10 +66,22 @@ llamacpp:requests_processing 1
 llamacpp:requests_deferred 46
 """
 
+OWN = """\
+taximeter_engine_kv_blocks{model="m",state="cached"} 45.0
+taximeter_engine_kv_blocks{model="m",state="free"} 435.0
+taximeter_engine_kv_blocks{model="m",state="used"} 32.0
+taximeter_engine_running_sequences{model="m"} 3.0
+taximeter_engine_queue 2.0
+taximeter_tokens_total{bucket="input_fresh",dialect="openai",model="m",upstream="embedded"} 600.0
+taximeter_tokens_total{bucket="input_cache_read",dialect="openai",model="m",upstream="embedded"} 200.0
+taximeter_tokens_total{bucket="input_fresh",dialect="openai",model="n",upstream="elsewhere"} 9000.0
+"""
+
 
 @pytest.mark.parametrize(
     ("page", "state"),
     [
+        (OWN, ("taximeter", 3, 2, 32 / (45 + 435 + 32), 200 / (600 + 200))),
         (VLLM, ("vllm", 3 + 2, 7, (0.5 + 0.25) / 2, 400 / 1000)),
         (SGLANG, ("sglang", 5, 1, 0.28, (40 + 10) / 200)),
         (TENSORRT, ("tensorrt-llm", 1, 0, 0.75, 0.2)),
