@@ -4,8 +4,8 @@ Owns: the stopwatch of such a request, what is held back until its receipt is du
 hang-ups. Refuses to know: HTTP towards the client, dialects (a `Tap` looks), who is tried (the dispatcher).
 
 Like an `Exchange` it runs to its receipt by itself, and whoever reads it only watches: a reader that is slow or gone
-changes neither times nor outcome. Bytes are not changed; of a stream the last event waits for the receipt, and events
-that the client did not ask for are left out.
+changes neither times nor outcome. Bytes are not changed; of a stream the last event waits for the receipt, of a body
+its last byte, and events that the client did not ask for are left out.
 """
 
 from __future__ import annotations
@@ -292,23 +292,41 @@ class Passage:
             if len(received) > _LARGEST_BODY_BYTES:
                 return await self._unread(incoming, bytes(received))
         body = bytes(received)
+        # From here on nobody comes in time to change the outcome.
+        in_time, self._may_stop = not self._is_let_go, False
+        await self._show_all_but_the_last_byte(incoming, body)
         tap = self._tap = self._make_tap(False)
         tap.whole(body)
+        outcome = _outcome_of_status(incoming.status)
+        found = self._found = tap.found()
+        if outcome is not Outcome.COMPLETED or found.error is not None:
+            end = _End(outcome if incoming.status >= 300 else Outcome.FAILED)
+        elif not found.is_whole:
+            what = "nothing" if not body else "no JSON"
+            error = UpstreamError(f"{incoming.upstream.name} answered with status {incoming.status} and {what}")
+            end = _End(Outcome.FAILED, error, was_passed_on=True)
+        else:
+            end = _End(outcome)
+        return self._ended(end, in_time=in_time)
+
+    async def _show_all_but_the_last_byte(self, incoming: Incoming, body: bytes) -> None:
+        """A body that is here as a whole. Only its last byte waits for the receipt: what is made of the answer takes no
+        time from its beginning."""
         headers = incoming.headers
         if incoming.status >= 300:
             body = self._without_keys(body)
         if incoming.status not in _BODILESS:
             headers.append((b"content-length", str(len(body)).encode()))
-        self._held += [Head(incoming.status, headers), body]
-        outcome = _outcome_of_status(incoming.status)
-        found = self._found = tap.found()
-        if outcome is not Outcome.COMPLETED or found.error is not None:
-            return self._ended(_End(outcome if incoming.status >= 300 else Outcome.FAILED))
-        if not found.is_whole:
-            what = "nothing" if not body else "no JSON"
-            error = UpstreamError(f"{incoming.upstream.name} answered with status {incoming.status} and {what}")
-            return self._ended(_End(Outcome.FAILED, error, was_passed_on=True))
-        return self._ended(_End(outcome))
+        head = Head(incoming.status, headers)
+        if not body or self._is_let_go:  # without a byte a head is all of an answer
+            self._held += [head, body]
+            return
+        if self._begun is not None:
+            await done_in_time(self._begun)
+        self._held.append(body[-1:])
+        self._give(head, body[:-1])
+        for _ in range(2):  # whoever reads is woken, and then the event loop writes what it was given
+            await asyncio.sleep(0)
 
     async def _unread(self, incoming: Incoming, begun: bytes) -> _End:
         self._tap = None
@@ -321,9 +339,10 @@ class Passage:
             await self._forward(read.data)
         return self._ended(_End(_outcome_of_status(incoming.status)))
 
-    def _ended(self, end: _End) -> _End:
-        """It is known what the answer came to: who lets go now, does so too late to change that."""
-        if not self._is_let_go:
+    def _ended(self, end: _End, *, in_time: bool = False) -> _End:
+        """It is known what the answer came to: who lets go now, does so too late to change that. `in_time` is whether
+        that was so before."""
+        if in_time or not self._is_let_go:
             self._end = end
         return end
 
