@@ -72,7 +72,7 @@ def opened(
             most_in_flight=cap,
             patience_s=patience_s,
             stop=stop,
-            watch=HealthWatch(began_ns=0, clock=clock, cpu_ns=lambda: 0),
+            watch=HealthWatch(began_ns=0, clock=clock, cpu_ns=lambda: 0, waited_ns=lambda: 0),
             clock=clock,
         )
         if other is not None:
@@ -96,11 +96,14 @@ def closed(
             asked or questions(),
             [round(at_ms * MS) for at_ms in starts_ms],
             duration_s=duration_s,
-            watch=HealthWatch(began_ns=0, clock=clock, cpu_ns=lambda: 0),
+            watch=HealthWatch(began_ns=0, clock=clock, cpu_ns=lambda: 0, waited_ns=lambda: 0),
             clock=clock,
         )
 
     return virtually(work)
+
+
+RNG = np.random.default_rng(1)
 
 
 def point(run: LoadRun, slo: Slo | None = None) -> LoadPoint:
@@ -172,10 +175,10 @@ def test_a_cap_that_is_never_reached_is_an_open_loop() -> None:
 def test_no_peak_is_below_the_mean() -> None:
     """11 tokens in chunks of 1, 5 and 5, of which the server tells the sum alone: 11 tokens in the second."""
     run = opened([0], lambda _q, _n: chat([500, 750, 1000], output_tokens=11))
-    found = throughput(run.observations, Window(start_ns=0, end_ns=1000 * MS))
+    found = throughput(run.observations, Window(start_ns=0, end_ns=1000 * MS), rng=RNG)
     assert (found.mean_per_s, found.peak_per_s) == pytest.approx((11, 11))
     # three quarters of a second behind a full one, all tokens in there
-    late = throughput(run.observations, Window(start_ns=-750 * MS, end_ns=1000 * MS))
+    late = throughput(run.observations, Window(start_ns=-750 * MS, end_ns=1000 * MS), rng=RNG)
     assert late.peak_per_s >= late.mean_per_s
     with pytest.raises(InvariantBroken, match="peak"):
         checked(Throughput(mean_per_s=10, peak_per_s=9, uncounted=0))
@@ -183,7 +186,7 @@ def test_no_peak_is_below_the_mean() -> None:
 
 def test_who_does_not_say_how_many_tokens_has_no_throughput() -> None:
     run = opened([0, 10], lambda _q, number: chat([500, 750], with_usage=number == 0))
-    found = throughput(run.observations, Window(start_ns=0, end_ns=1000 * MS))
+    found = throughput(run.observations, Window(start_ns=0, end_ns=1000 * MS), rng=RNG)
     assert (found.mean_per_s, found.uncounted) == (2.0, 1)
     assert "1 of" in says(point(run), Trouble.COUNTS_DIFFER)
 
@@ -235,10 +238,46 @@ def test_small_lags_count_against_the_time_between_tokens() -> None:
     assert Trouble.CLIENT_BOUND not in troubles(point(slow))
 
 
+def test_a_client_that_waits_for_a_processor_says_that_the_machine_is_full() -> None:
+    """Late by 8 ms again and again: its own doing where it worked meanwhile, the machine's where it waited for a
+    processor. Where nobody counts that, it is not made up."""
+
+    def late(*, counted: bool, waits: bool) -> LoadPoint:
+        waited_ns = 0
+
+        async def work(clock: VirtualClock) -> LoadRun:
+            async def hinder() -> None:
+                nonlocal waited_ns
+                for number in range(60):
+                    await until((50 * number + 7) * MS, clock)
+                    clock.ns += 8 * MS
+                    waited_ns += 8 * MS if waits else 0
+
+            answering = ScriptedServer(clock, lambda _q, _n: chat([20 + 10 * n for n in range(5)]))
+            asker = Asker(answering, name="server", run="run", clock=clock)
+            watch = HealthWatch(
+                began_ns=0, clock=clock, cpu_ns=lambda: 0, waited_ns=lambda: waited_ns if counted else None
+            )
+            other = asyncio.ensure_future(hinder())
+            due_ns = [number * 100 * MS for number in range(30)]
+            run = await run_open_loop(asker, questions(), due_ns, rate_per_s=10, watch=watch, clock=clock)
+            await other
+            return run
+
+        return point(virtually(work))
+
+    full = late(counted=True, waits=True)
+    assert Trouble.CLIENT_BOUND not in troubles(full)
+    assert "waiting for a processor that others had (16 % of the time)" in says(full, Trouble.MACHINE_FULL)
+    for own in (late(counted=True, waits=False), late(counted=False, waits=True)):
+        assert Trouble.MACHINE_FULL not in troubles(own)
+        assert "time between two tokens" in says(own, Trouble.CLIENT_BOUND)
+
+
 def test_a_busy_client_is_told() -> None:
     async def work(clock: VirtualClock) -> LoadRun:
         asker = Asker(ScriptedServer(clock, lambda _q, _n: chat([20, 40])), name="server", run="run", clock=clock)
-        watch = HealthWatch(began_ns=0, clock=clock, cpu_ns=lambda: clock.ns * 9 // 10)
+        watch = HealthWatch(began_ns=0, clock=clock, cpu_ns=lambda: clock.ns * 9 // 10, waited_ns=lambda: 0)
         due_ns = [number * 100 * MS for number in range(10)]
         return await run_open_loop(asker, questions(), due_ns, rate_per_s=10, watch=watch, clock=clock)
 
@@ -269,7 +308,7 @@ def test_the_end_of_a_closed_loop_is_not_in_its_window() -> None:
     window = window_of(run)
     assert window is not None
     assert (window.start_ns, window.end_ns) == (0, 1000 * MS)
-    assert throughput(run.observations, window).mean_per_s == pytest.approx(2)
+    assert throughput(run.observations, window, rng=RNG).mean_per_s == pytest.approx(2)
 
 
 def test_a_closed_loop_is_never_called_an_open_one() -> None:

@@ -27,7 +27,7 @@ def studied(levels: list[float], *, slots: int, slo: Slo | None, is_open_loop: b
 
         async def one(value: float) -> LoadRun:
             asker = Asker(server, name="server", run="run", clock=clock, began_ns=clock.ns)
-            watch = HealthWatch(began_ns=clock.ns, clock=clock, cpu_ns=lambda: 0)
+            watch = HealthWatch(began_ns=clock.ns, clock=clock, cpu_ns=lambda: 0, waited_ns=lambda: 0)
 
             def make(shape: str, ask: Ask) -> object:
                 return question(shape, prompt_tokens=ask.prompt_tokens, output_tokens=ask.output_tokens)

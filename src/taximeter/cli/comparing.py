@@ -115,10 +115,11 @@ def _show(wanted: Wanted, results: Sequence[Result], slo: Slo | None) -> int:
     if not (is_ranked or wanted.is_shown_anyway):
         return _refuse(found.comparability, as_json=wanted.as_json)
     curves = _curves(sides, {label: _rate(text) for label, text in rates.items()}, slo) if is_ranked else None
-    warnings = tuple(warning for result in results for warning in result.warnings)
+    warnings = _whose(sides, results)
     if is_ranked and rates and curves is None:
         warnings = (*warnings, _NO_LEVELS)
-    found = replace(found, warnings=(*warnings, *found.warnings))
+    says = found.says if curves is None else (curves.says, *found.says)
+    found = replace(found, says=says, warnings=(*found.warnings, *warnings))
     if wanted.csv is not None:
         _write(wanted.csv, comparison_csv(sides), "csv")
     if wanted.html is not None:
@@ -128,6 +129,16 @@ def _show(wanted: Wanted, results: Sequence[Result], slo: Slo | None) -> int:
     else:
         _print(found, curves)
     return 0
+
+
+def _whose(sides: Sequence[Side], results: Sequence[Result]) -> tuple[str, ...]:
+    """The results' own warnings, each with the label of the side that it is about where a result is of one side."""
+    labels = iter([side.label for side in sides])
+    told: list[str] = []
+    for result in results:
+        of = [label for _, label in zip(result.targets, labels, strict=False)]
+        told += [f"{of[0]}: {warning}" if len(of) == 1 else warning for warning in result.warnings]
+    return tuple(told)
 
 
 def _refuse(found: Comparability, *, as_json: bool) -> int:
@@ -163,9 +174,8 @@ def _print(found: Comparison, curves: Chart | None) -> None:
     letters = UNICODE if (sys.stdout.encoding or "").lower().startswith("utf") else ASCII
     for picture in comparison_pictures(found, curves):
         console.print()
-        # What ratios say was said above; a chart of curves says it itself.
-        shown = picture if isinstance(picture, Chart) else replace(picture, says=picture.name)
-        for line in plot(shown, console.width, letters=letters):
+        # What pictures say was said above.
+        for line in plot(replace(picture, says=picture.name), console.width, letters=letters):
             console.print(line, soft_wrap=True)
     if found.warnings:
         console.print()

@@ -151,7 +151,6 @@ def _page(outcome: Outcome) -> str:
         target=result.targets[0],
         plan=result.plan,
         environment=result.environment,
-        warnings=result.warnings,
         made=f"{result.run}, {result.made_at:%Y-%m-%d %H:%M} UTC, Taximeter {result.taximeter_version}",
     )
     return page_html(shown)

@@ -276,11 +276,6 @@ class Study:
         loop = f"open loop, {plan.arrivals.name} arrivals" if plan.is_open_loop else _CLOSED
         if self._is_replayed:
             loop = "open loop, arrivals as recorded"
-        warnings = [
-            f"{point.level:.4g}{found.unit}: {flag.trouble}: {flag.says}"
-            for point in found.points
-            for flag in point.flags
-        ]
         conclusions: Any = to_json(replace(found, observations=()))
         result = Result(
             kind="load",
@@ -294,7 +289,7 @@ class Study:
                 "levels": list(levels),
                 "workload": workload.says,
                 "stands_on": workload.stands_on,
-                "arrivals": plan.arrivals.name,
+                "arrivals": plan.arrivals.name if plan.is_open_loop else None,
                 "ramp_s": plan.arrivals.ramp_s,
                 "duration_s": plan.duration_s,
                 "most_in_flight": plan.most_in_flight,
@@ -307,7 +302,7 @@ class Study:
             },
             conclusions=conclusions,
             observations={target.name: found.observations},
-            warnings=tuple(warnings),
+            warnings=found.warnings,
             definitions={**COMMON, **DEFINITIONS},
         )
         stands = "" if workload.stands_on is None else f" (n = {workload.stands_on:,})"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
@@ -116,9 +117,9 @@ def _notes(load: Load) -> None:
     if reasons:
         needs = ", ".join(sorted(reason.removeprefix("n too small: ") for reason in reasons))
         console.print(Text(f"? n too small for an interval: {needs}", style="dim"), soft_wrap=True)
+    for warning in load.warnings:
+        console.print(Text(warning, style="yellow"), soft_wrap=True)
     for point in load.points:
-        for flag in point.flags:
-            tell(point, f"{flag.trouble.value}: {flag.says}", "yellow")
         if point.attainment is not None and point.attainment.misses:
             missed = ", ".join(f"{count:,} {miss.value}" for miss, count in point.attainment.misses.items())
             tell(point, f"missed the target: {missed}", "dim")
@@ -132,6 +133,7 @@ def _draw(chart: Chart, width: int) -> None:
     is_unicode = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
     console = out()
     console.print()
+    chart = replace(chart, says=chart.name)  # what it says stands at the top
     for line in plot(chart, min(width, 100), letters=UNICODE if is_unicode else ASCII):
         console.print(line, soft_wrap=True)
 

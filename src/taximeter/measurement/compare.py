@@ -18,6 +18,7 @@ from taximeter.errors import RequestError, UpstreamError
 from taximeter.measurement.asking import Asker
 from taximeter.measurement.comparable import Comparability, Facts, comparability, facts_of
 from taximeter.measurement.estimates import Estimate, median, ratio_of_medians
+from taximeter.measurement.loadrun import Trouble
 from taximeter.measurement.observation import Observation
 from taximeter.measurement.per_dollar import OperatingPoint
 from taximeter.measurement.results import Result
@@ -212,24 +213,33 @@ def _side(label: str, result: Result, number: int) -> Side:
 
 
 def _points(conclusions: Mapping[str, Any]) -> tuple[OperatingPoint, ...]:
-    """The levels of a load's conclusions that have a throughput and an ITL."""
+    """The levels of a load's conclusions that have a throughput and an ITL, and that were measured under their load."""
     found: list[OperatingPoint] = []
     slo: Any = conclusions.get("slo")
     for point in cast("Sequence[Any]", conclusions.get("points") or ()):
         try:
+            if any(flag["trouble"] == Trouble.NO_WINDOW for flag in point.get("flags") or ()):
+                continue
+            itl: Any = point["itl"]["percentiles"]["p50"]
             attained: Any = point.get("attainment")
             meets = None if slo is None or attained is None else bool(attained["share"]["value"] >= slo["share"])
             found.append(
                 OperatingPoint(
                     level=float(point["level"]),
                     tokens_per_s=float(point["output"]["mean_per_s"]),
-                    itl_ns=float(point["itl"]["percentiles"]["p50"]["value"]),
+                    itl_ns=float(itl["value"]),
+                    tokens_interval=_interval(point["output"].get("interval_per_s")),
+                    itl_interval=_interval((itl.get("low"), itl.get("high"))),
                     meets_target=meets,
                 )
             )
         except (AttributeError, KeyError, TypeError, ValueError):
             continue  # a level without answers has neither
     return tuple(found)
+
+
+def _interval(ends: Any) -> tuple[float, float] | None:
+    return None if ends is None or None in ends else (float(ends[0]), float(ends[1]))
 
 
 def _shared(sides: Sequence[Side]) -> list[str]:
@@ -305,7 +315,14 @@ def _sentence(metric: Metric, base: str, other: str, rows: Sequence[Row]) -> str
 
 
 def _listed(rows: Sequence[Row]) -> str:
+    """`64, 512 and 4,096 tokens`, `concurrency 1 and 4`: the word that all share is said once."""
     told = [row.condition for row in rows]
+    if len(told) > 1:
+        words = [condition.partition(" ") for condition in told]
+        if len({last for _, _, last in words}) == 1:
+            told = [*(first for first, _, _ in words[:-1]), told[-1]]
+        elif len({first for first, _, _ in words}) == 1:
+            told = [told[0], *(last for _, _, last in words[1:])]
     return told[0] if len(told) == 1 else f"{', '.join(told[:-1])} and {told[-1]}"
 
 

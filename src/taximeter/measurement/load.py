@@ -13,7 +13,7 @@ from numpy.random import Generator
 
 from taximeter.errors import RequestError
 from taximeter.measurement.loadpoint import LoadPoint, load_point
-from taximeter.measurement.loadrun import LoadRun
+from taximeter.measurement.loadrun import LoadRun, Trouble
 from taximeter.measurement.observation import Observation
 from taximeter.measurement.saturation import Held, Knee, Saturation, bisect, bracket, judged, knee
 from taximeter.measurement.slo import Slo
@@ -41,6 +41,21 @@ class Load:
     def unit(self) -> str:
         """What a level is in, after its number."""
         return " requests/s" if self.is_open_loop else " at a time"
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Each trouble once: at which levels it was, and what it was at the last of them."""
+        found: dict[Trouble, list[tuple[float, str]]] = {}
+        for point in self.points:
+            for flag in point.flags:
+                found.setdefault(flag.trouble, []).append((point.level, flag.says))
+        told: list[str] = []
+        for trouble, of in found.items():
+            *others, last = dict.fromkeys(f"{level:.4g}" for level, _ in of)
+            at = f"{', '.join(others)} and {last}" if others else last
+            which = f"at {last}, {of[-1][1]}" if others else of[-1][1]
+            told.append(f"{trouble} at {at}{self.unit}: {which}")
+        return tuple(told)
 
 
 async def measure(

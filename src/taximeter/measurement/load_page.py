@@ -54,7 +54,6 @@ def load_page(
     target: Mapping[str, Any],
     plan: Mapping[str, Any],
     environment: Mapping[str, str],
-    warnings: Sequence[str],
     made: str = "",
 ) -> Page:
     """`target` is `Target.describe()`; `plan` and `environment` are told as they are."""
@@ -63,7 +62,6 @@ def load_page(
         name.replace("_", " "): target.get(name) for name in ("url", "model", "engine", "server_version", "dialect")
     }
     facts = {**server, **setup, **plan, **environment}
-    flags = [f"at {point.level:.4g}{load.unit}: {flag.says}" for point in load.points for flag in point.flags]
     cut = [] if load.is_complete else ["it was stopped before its end: these are the levels until then"]
     kind = (
         "Load" if load.is_open_loop else "Capacity: a closed loop shows what a server can do, not what its users wait"
@@ -72,7 +70,7 @@ def load_page(
         title=kind,
         subject=f"{target.get('model')} at {target.get('url')}",
         says=load.says[:1].upper() + load.says[1:],
-        warnings=(*cut, *warnings, *flags),
+        warnings=(*cut, *load.warnings),
         pictures=load_charts(load),
         tables=(load_table(load),),
         facts={name.replace("_", " "): _told(value) for name, value in facts.items()},

@@ -48,6 +48,16 @@ DEFINITIONS: Final[Mapping[str, str]] = {
 """What the figures mean, for whoever shows them."""
 
 
+_COMPLAINTS: Final = (
+    (Trouble.CLIENT_BOUND, True, "the figures are as much its own as the server's"),
+    (
+        Trouble.MACHINE_FULL,
+        False,
+        "latencies are the server's and up to that much more; where both run here, the client is a part of the load",
+    ),
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
     """One latency over many requests, in nanoseconds: its mean, and its percentiles by their names (p50, p90, p95,
@@ -153,7 +163,7 @@ def load_point(run: LoadRun, *, slo: Slo | None, rng: Generator) -> LoadPoint:
         ramp=_spread(before, lambda seen: seen.ttft_ns(), rng),
         sent=sent,
         completed_per_s=len(whole) / window.seconds,
-        output=throughput(run.observations, window) if run.observations else None,
+        output=throughput(run.observations, window, rng=rng) if run.observations else None,
         prompt_tokens_per_s=None if None in prompts else read / window.seconds,
         cached_ratio=None if None in cached or None in prompts or not read else sum(n or 0 for n in cached) / read,
         in_flight_mean=average,
@@ -212,11 +222,10 @@ def _flags(
         says = f"it was stopped before its end; {cut} requests that were under way count nowhere"
         flags.append(Flag(trouble=Trouble.CUT_SHORT, says=says))
     median_itl_ns = None if itl is None else itl.at("p50").value
-    bound = next((said for client in run.clients if (said := client.complaint(median_itl_ns)) is not None), None)
-    if bound is not None:
-        flags.append(
-            Flag(trouble=Trouble.CLIENT_BOUND, says=f"{bound}: the figures are as much its own as the server's")
-        )
+    complaints = [said for client in run.clients if (said := client.complaint(median_itl_ns)) is not None]
+    for trouble, is_own, means in _COMPLAINTS:
+        if (found := next((said for said in complaints if said.is_own is is_own), None)) is not None:
+            flags.append(Flag(trouble=trouble, says=f"{found.says}: {means}"))
     if sent.waited:
         says = (
             f"{sent.waited} of {len(run.observations)} requests waited in the client, where {run.most_in_flight} may "

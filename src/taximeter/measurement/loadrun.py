@@ -18,6 +18,7 @@ class Trouble(StrEnum):
     """What may be wrong with a run."""
 
     CLIENT_BOUND = "client bound"
+    MACHINE_FULL = "machine full"
     NOT_OPEN_LOOP = "not open loop"
     NOT_STEADY = "not steady"
     NO_WINDOW = "no steady window"

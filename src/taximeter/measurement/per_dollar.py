@@ -6,13 +6,16 @@ know: how the points were measured.
 Interactivity is 1 / ITL: the tokens per second that one user sees. More users at once mean more tokens per dollar, and
 fewer for each of them; so there is no one figure, and a lead at one interactivity may be none at another. Between two
 measured points a straight line is assumed; beyond the quickest one nothing is.
+
+Points have intervals on both sides. A lead is certain where the one's curve through the worst ends of its intervals is
+above the other's through the best ends of its own: that asks more than 95 % does, and never says too much.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -21,22 +24,34 @@ from taximeter.measurement.pictures.chart import Chart, Dots, Line, Mark, Rule
 from taximeter.records import MachineRate
 
 TOO_CLOSE: Final = 1.1
-"""Times: each point is one stretch of time, without an interval; a lead of less is not called one."""
+"""Times: a lead of less is not called one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatingPoint:
     """One level of load at which a machine was measured: output tokens per second of all users together, and the median
-    ITL in nanoseconds. `meets_target` is None where no target was stated."""
+    ITL in nanoseconds, each with its 95 % interval; None is not known. `meets_target` is None without a target."""
 
     level: float
     tokens_per_s: float
     itl_ns: float
+    tokens_interval: tuple[float, float] | None = None
+    itl_interval: tuple[float, float] | None = None
     meets_target: bool | None = None
 
     def __post_init__(self) -> None:
         if not (0 < self.tokens_per_s < math.inf and 0 < self.itl_ns < math.inf):
             raise ValueError("throughput and ITL are finite numbers above 0")
+
+    def at_end(self, end: int) -> OperatingPoint | None:
+        """The point at the worse ends of both intervals (0), or at the better ones (1); None where they are not known,
+        or where it would be none."""
+        if self.tokens_interval is None or self.itl_interval is None:
+            return None
+        tokens_per_s, itl_ns = self.tokens_interval[end], self.itl_interval[1 - end]
+        if not (tokens_per_s > 0 and itl_ns > 0):
+            return None
+        return replace(self, tokens_per_s=tokens_per_s, itl_ns=itl_ns)
 
     @property
     def interactivity(self) -> float:
@@ -81,6 +96,27 @@ class Curve:
             if interactivity <= quick:
                 return more + (less - more) * (interactivity - slow) / (quick - slow)
         return front[-1][1]
+
+    @property
+    def least(self) -> Curve:
+        """What it gives at least. A point whose interval is not known promises nothing."""
+        ends = [end for point in self.points if (end := point.at_end(0)) is not None]
+        return replace(self, points=tuple(ends))
+
+    @property
+    def most(self) -> Curve | None:
+        """What it may give at most; None where nobody can say, as the interval of a point is not known."""
+        ends = [point.at_end(1) for point in self.points]
+        known = tuple(end for end in ends if end is not None)
+        return replace(self, points=known) if len(known) == len(ends) else None
+
+    def surely_leads(self, other: Curve, interactivity: float) -> bool:
+        """Whether it gives more for a dollar at so many tokens per second for each user, whatever intervals hide."""
+        ours = self.least.at(interactivity)
+        if ours is None or other.most is None:
+            return False
+        theirs = other.most.at(interactivity)
+        return theirs is None or ours > theirs
 
     def best_within_target(self) -> OperatingPoint | None:
         """The measured point that gives most tokens per dollar of those that meet the target; None where none does."""
@@ -141,16 +177,31 @@ def says(curves: Sequence[Curve], *, target: str | None = None, target_itl_ns: f
 def _at_target(curves: Sequence[Curve], target: str) -> str:
     found = {curve.name: (curve, curve.best_within_target()) for curve in curves}
     best = {name: curve.per_dollar(point) for name, (curve, point) in found.items() if point is not None}
-    return f"Within {target}: {_ranking(best, [curve.name for curve in curves], 'meets it at no level measured')}"
+
+    def is_sure(one: str, other: str) -> bool:
+        (ahead, mine), (behind, theirs) = found[one], found[other]
+        least, most = (None if point is None else point.at_end(end) for point, end in ((mine, 0), (theirs, 1)))
+        return least is not None and most is not None and ahead.per_dollar(least) > behind.per_dollar(most)
+
+    ranking = _ranking(best, [curve.name for curve in curves], "meets it at no level measured", is_sure)
+    return f"Within {target}: {ranking}"
 
 
 def _at_interactivity(curves: Sequence[Curve], interactivity: float) -> str:
     best = {curve.name: dollars for curve in curves if (dollars := curve.at(interactivity)) is not None}
-    names = [curve.name for curve in curves]
-    return f"At {_speed(interactivity)} for each user: {_ranking(best, names, 'is never that quick')}"
+    by_name = {curve.name: curve for curve in curves}
+    ranking = _ranking(
+        best,
+        list(by_name),
+        "is never that quick",
+        lambda one, other: by_name[one].surely_leads(by_name[other], interactivity),
+    )
+    return f"At {_speed(interactivity)} for each user: {ranking}"
 
 
-def _ranking(best: Mapping[str, float], names: Sequence[str], otherwise: str) -> str:
+def _ranking(
+    best: Mapping[str, float], names: Sequence[str], otherwise: str, is_sure: Callable[[str, str], bool]
+) -> str:
     ordered = sorted(best, key=lambda name: best[name], reverse=True)
     parts: list[str] = []
     if ordered:
@@ -160,7 +211,9 @@ def _ranking(best: Mapping[str, float], names: Sequence[str], otherwise: str) ->
             if best[first] < best[name] * TOO_CLOSE:
                 parts.append(f"{name} {_millions(best[name])}, too close to call")
             else:
-                parts.append(f"{_times(best[first], best[name])} times as many as {name} ({_millions(best[name])})")
+                doubt = "" if is_sure(first, name) else ", not certainly"
+                times = _times(best[first], best[name])
+                parts.append(f"{times} times as many as {name} ({_millions(best[name])}){doubt}")
     parts += [f"{name} {otherwise}" for name in names if name not in best]
     return "; ".join(parts)
 
@@ -184,7 +237,8 @@ def _lead(one: Curve, other: Curve) -> str:
             if change is not changes[-1]:
                 following = changes[changes.index(change) + 1]
                 told += f" up to about {_speed(following.interactivity)}"
-        return f"The lead changes: {told}{beyond}. A lead at one interactivity is none at another"
+        doubt = _doubt(one, other, places)
+        return f"The lead changes: {told}{beyond}{doubt}. A lead at one interactivity is none at another"
     ahead, behind = (one, other) if max(ratios) >= TOO_CLOSE or min(ratios) > 1 else (other, one)
     ratios = ratios if ahead is one else [1 / ratio for ratio in ratios]
     span = (
@@ -194,8 +248,23 @@ def _lead(one: Curve, other: Curve) -> str:
     )
     return (
         f"{ahead.name} gives {span} times as many tokens per dollar as {behind.name} wherever both were measured,"
-        f" up to {_speed(shared)} for each user{beyond}"
+        f" up to {_speed(shared)} for each user{beyond}{_doubt(one, other, places)}"
     )
+
+
+def _doubt(one: Curve, other: Curve, places: Sequence[float]) -> str:
+    """What is not certain of a lead, in words; nothing where it is certain all along. How quick the quickest point is
+    has an interval too: a place that is only within it proves nothing."""
+    ends = [curve.least.front for curve in (one, other)]
+    surely_measured = min((front[-1][0] if front else 0.0) for front in ends)
+    places = [x for x in places if x <= surely_measured]
+    sure = [x for x in places if one.surely_leads(other, x) or other.surely_leads(one, x)]
+    if sure and len(sure) == len(places):
+        return ""
+    if not sure:
+        return "; none of it is certain: the intervals of their levels overlap, or are not known"
+    at = ", ".join(_speed(x) for x in sorted(set(sure)))
+    return f"; it is certain only at {at}"
 
 
 def _beyond(one: Curve, other: Curve) -> str:

@@ -28,9 +28,9 @@ class Miss(StrEnum):
     REFUSED = "refused"
     FAILED = "failed"
     GIVEN_UP = "given up"
-    TTFT = "first token late"
-    ITL = "tokens slow"
-    E2E = "end late"
+    TTFT = "by TTFT"
+    ITL = "by ITL"
+    E2E = "by end to end"
     UNKNOWN = "not known"
 
 

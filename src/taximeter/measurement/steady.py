@@ -22,7 +22,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from taximeter.errors import InvariantBroken
-from taximeter.measurement.estimates import Estimate, ratio_of_medians
+from taximeter.measurement.estimates import Estimate, mean, ratio_of_medians
 from taximeter.measurement.loadrun import LoadRun, Window
 from taximeter.measurement.observation import Observation, Origin
 from taximeter.records import Outcome
@@ -30,6 +30,8 @@ from taximeter.records import Outcome
 _LATEST_START: Final = 0.25  # of the schedule
 _BIN_NS: Final = 100_000_000
 _PEAK_NS: Final = 1_000_000_000
+SLICES: Final = 10
+"""Into so many parts a window is cut, to see by how much its throughput may be off."""
 _LEAST_DRIFT: Final = 1.2  # a change of the median that is worth a word
 
 
@@ -110,14 +112,16 @@ def _peak_per_s(at_ns: NDArray[np.int64]) -> float:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
     """Tokens of answers that came in a window, by the server's count. `peak_per_s` is of the best second. Tokens of
-    `uncounted` requests, whose server did not say how many there were, are in neither."""
+    `uncounted` requests, whose server did not say how many there were, are in neither. `interval_per_s` is the mean's
+    95 % interval, by `SLICES` equal parts of the window; None where fewer events than twice that came."""
 
     mean_per_s: float
     peak_per_s: float
     uncounted: int
+    interval_per_s: tuple[float, float] | None = None
 
 
-def throughput(observations: Iterable[Observation], window: Window) -> Throughput:
+def throughput(observations: Iterable[Observation], window: Window, *, rng: Generator) -> Throughput:
     """Where the server counts only at the end, an answer's tokens are shared out evenly among the events that brought
     them: their sum is what it says. Raises InvariantBroken for a peak below the mean."""
     at_ns: list[int] = []
@@ -138,7 +142,18 @@ def throughput(observations: Iterable[Observation], window: Window) -> Throughpu
     sums = np.bincount(places, weights=counts[inside], minlength=len(edges) - 1)
     mean_per_s = float(counts[inside].sum()) / window.seconds
     peak_per_s = float((sums / (np.diff(edges) / 1e9)).max())
-    return checked(Throughput(mean_per_s=mean_per_s, peak_per_s=peak_per_s, uncounted=uncounted))
+    slices, _ = np.histogram(
+        stamps[inside], np.linspace(window.start_ns, window.end_ns, SLICES + 1), weights=counts[inside]
+    )
+    found = mean(list(slices * (SLICES / window.seconds)), rng=rng)
+    return checked(
+        Throughput(
+            mean_per_s=mean_per_s,
+            peak_per_s=peak_per_s,
+            uncounted=uncounted,
+            interval_per_s=found.interval if int(inside.sum()) >= 2 * SLICES else None,
+        )
+    )
 
 
 def checked(found: Throughput) -> Throughput:

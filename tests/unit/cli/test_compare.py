@@ -135,9 +135,16 @@ def test_rates_make_curves_and_the_lead_is_said_where_it_changes(tmp_path: Path,
     assert "output tokens per machine-dollar, million" in told
     assert "beyond" in told
     assert "A $0.50/h, B $2.00/h" in told
+    assert told.index("At 50 tokens/s") < told.index("TTFT: ")  # who gives rates asks about dollars
+    assert told.count("At 50 tokens/s") == 1
     assert "machine-dollar" not in run(*paths).stdout
     no_levels = files(tmp_path, a_result(), a_result("b:1"))
     assert "makes no curve per dollar" in run(*no_levels, "--machine-rate", "1/h").stdout
+
+
+def test_a_warning_of_a_file_says_whose_it_is(tmp_path: Path, run: Run) -> None:
+    spoilt = replace(a_result("b:1"), warnings=("it was interrupted",))
+    assert "! B: it was interrupted" in run(*files(tmp_path, a_result(), spoilt)).stdout
 
 
 def test_wrong_calls_say_what_is_wrong(tmp_path: Path, run: Run) -> None:

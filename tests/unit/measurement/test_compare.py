@@ -154,7 +154,29 @@ def test_loads_are_held_against_each_other_level_by_level() -> None:
     assert found.comparability.may_be_ranked
     assert [row.condition for row in found.rows if row.metric is Metric.TTFT] == ["2/s", "16/s"]
     assert [(point.level, point.meets_target) for point in sides[0].points] == [(1, True), (2, True), (16, False)]
-    assert sides[0].points[0].itl_ns == 10.5 * MS
+    first = sides[0].points[0]
+    assert first.itl_ns == 10.5 * MS
+    assert first.itl_interval == (10.5 * MS, 10.5 * MS)
+    assert first.tokens_interval is not None
+    assert first.tokens_interval[0] < first.tokens_per_s < first.tokens_interval[1]
+    assert found.says[0].startswith("TTFT: no difference is shown anywhere")
+
+
+def test_a_level_that_was_never_under_its_load_is_no_point_of_a_curve() -> None:
+    conclusions: Any = to_json(replace(a_load((1, 2, 16)), observations=()))
+    conclusions["points"][1]["flags"] = [{"trouble": "no steady window", "says": "too short"}]
+    result = replace(a_result(), kind="load", conclusions=conclusions)
+    assert [point.level for point in sides_of([result, a_result("b:1")])[0].points] == [1, 16]
+
+
+def test_conditions_that_share_a_word_say_it_once() -> None:
+    said = held(a_result(lengths=(64, 512, 4096)), a_result("b:1", lengths=(64, 512, 4096), n=3)).says[0]
+    assert said == "TTFT: too few samples to say everywhere"
+    mixed = a_result("b:1", ttft_ms=50, lengths=(64, 512, 4096))
+    seen = mixed.observations["b:1"]
+    few = [each for each in seen if each.shape != "4096"] + [each for each in seen if each.shape == "4096"][:2]
+    said = held(a_result(lengths=(64, 512, 4096)), replace(mixed, observations={"b:1": tuple(few)})).says[0]
+    assert said.startswith("TTFT: B's is shorter at 64 and 512 tokens, 0.5")
 
 
 def test_a_comparison_has_two_sides_at_least() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
 
@@ -15,13 +16,26 @@ from taximeter.records import MachineRate
 from tests.measurement_harness import MS
 
 
-def a_curve(name: str, rate: str, *points: tuple[float, float], meets: bool | None = None) -> Curve:
-    """Points are (tokens per second for each user, tokens per second of all)."""
+def a_curve(
+    name: str, rate: str, *points: tuple[float, float], meets: bool | None = None, spread: float | None = 0.01
+) -> Curve:
+    """Points are (tokens per second for each user, tokens per second of all), each off by `spread` at most."""
+
+    def around(value: float) -> tuple[float, float] | None:
+        return None if spread is None else (value * (1 - spread), value * (1 + spread))
+
     return Curve(
         name=name,
         rate=MachineRate(amount_per_hour=Decimal(rate)),
         points=tuple(
-            OperatingPoint(level=number + 1, itl_ns=1e9 / speed, tokens_per_s=all_, meets_target=meets)
+            OperatingPoint(
+                level=number + 1,
+                itl_ns=1e9 / speed,
+                tokens_per_s=all_,
+                itl_interval=around(1e9 / speed),
+                tokens_interval=around(all_),
+                meets_target=meets,
+            )
             for number, (speed, all_) in enumerate(points)
         ),
     )
@@ -89,6 +103,25 @@ def test_a_lead_everywhere_is_said_with_its_range() -> None:
     assert says([A, double])[0] == (
         "D gives 2 times as many tokens per dollar as A wherever both were measured, up to 50 tokens/s for each user"
     )
+
+
+def test_a_lead_that_the_intervals_hide_is_not_certain() -> None:
+    """Twice as many tokens for a dollar, each off by half: the worst of the one is the best of the other. Without an
+    interval nothing is certain either."""
+    points = (50, 50), (40, 160), (20, 400), (10, 500)
+    for spread in (0.5, None):
+        wide = [a_curve("A", "0.50", *points, spread=spread), a_curve("D", "0.25", *points, spread=spread)]
+        at, whole = says(wide, target_itl_ns=50 * MS)
+        assert at.endswith("2 times as many as A (2.88 million), not certainly")
+        assert "2 times as many" in whole
+        assert "none of it is certain: the intervals of their levels overlap, or are not known" in whole
+        within = says([replace_meets(curve) for curve in wide], target="TTFT 1 s")[0]
+        assert within.endswith("not certainly")
+    assert says([A, a_curve("D", "0.25", *points)], target_itl_ns=50 * MS)[0].endswith("(2.88 million)")
+
+
+def replace_meets(curve: Curve) -> Curve:
+    return replace(curve, points=tuple(replace(point, meets_target=True) for point in curve.points))
 
 
 def test_a_target_counts_measured_points_that_met_it() -> None:
