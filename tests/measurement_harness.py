@@ -20,7 +20,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from taximeter.errors import UpstreamError
-from taximeter.measurement.wire import Question
+from taximeter.measurement.asking.wire import Question
 from taximeter.records import Dialect
 from taximeter.upstreams.incoming import Read
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from taximeter.measurement.client_health import ClientHealth
-from taximeter.measurement.load import Load, concluded
-from taximeter.measurement.loadpoint import load_point
-from taximeter.measurement.loadrun import LoadRun
-from taximeter.measurement.observation import Observation
-from taximeter.measurement.slo import Slo
+from taximeter.measurement.asking.observation import Observation
+from taximeter.measurement.load.client_health import ClientHealth
+from taximeter.measurement.load.load import Load, concluded
+from taximeter.measurement.load.point import load_point
+from taximeter.measurement.load.run import LoadRun
+from taximeter.measurement.load.slo import Slo
 from taximeter.records import Basis, Outcome, Usage
 from tests.measurement_harness import MS
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from taximeter.measurement.asking import Asker
-from taximeter.measurement.sweep import Plan, Sweep, Sweeping
-from taximeter.measurement.wire import Question
+from taximeter.measurement.asking.asker import Asker
+from taximeter.measurement.asking.wire import Question
+from taximeter.measurement.sweep.sweep import Plan, Sweep, Sweeping
 from tests.measurement_harness import Script, ScriptedServer, VirtualClock, chat, question, virtually
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)

@@ -16,7 +16,7 @@ import sys
 import time
 from typing import Any, cast
 
-from taximeter.measurement.punctual import punctual_loop
+from taximeter.measurement.load.punctual import punctual_loop
 
 _CHUNK = (
     b"data: "

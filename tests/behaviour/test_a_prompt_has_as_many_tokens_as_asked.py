@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taximeter.errors import UpstreamError
-from taximeter.measurement.asking import Asker
-from taximeter.measurement.observation import Observation
-from taximeter.measurement.prompts import CALIBRATION, Prompts
-from taximeter.measurement.target import Target
-from taximeter.measurement.wire import Question
+from taximeter.measurement.asking.asker import Asker
+from taximeter.measurement.asking.observation import Observation
+from taximeter.measurement.asking.prompts import CALIBRATION, Prompts
+from taximeter.measurement.asking.target import Target
+from taximeter.measurement.asking.wire import Question
 from taximeter.records import Dialect
 from taximeter.upstreams.config import Family, Upstream
 from tests.measurement_harness import Script, ScriptedServer, VirtualClock, chat, refusal, virtually

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from taximeter.errors import UpstreamError
-from taximeter.measurement.asking import Asker
-from taximeter.measurement.sweep import Plan, Progress, Sweep, Sweeping, geometric
-from taximeter.measurement.wire import Question, Stale
+from taximeter.measurement.asking.asker import Asker
+from taximeter.measurement.asking.wire import Question, Stale
+from taximeter.measurement.sweep.sweep import Plan, Progress, Sweep, Sweeping, geometric
 from taximeter.telemetry.engines import EngineState, read_page
 from tests.measurement_harness import MS, Script, ScriptedServer, VirtualClock, chat, refusal, until, virtually
 from tests.sweep_harness import LENGTHS, Asked, Truth, swept

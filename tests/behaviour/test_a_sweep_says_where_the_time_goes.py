@@ -4,8 +4,8 @@ part, or says that it cannot."""
 from __future__ import annotations
 
 from taximeter.measurement.estimates import Estimate
-from taximeter.measurement.sweep import Plan
-from taximeter.measurement.verdict import LEVERS, PARTS
+from taximeter.measurement.sweep.sweep import Plan
+from taximeter.measurement.sweep.verdict import LEVERS, PARTS
 from tests.measurement_harness import MS
 from tests.sweep_harness import LENGTHS, Truth, round_trip, swept
 

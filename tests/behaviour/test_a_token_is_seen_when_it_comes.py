@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from taximeter.errors import UpstreamError
-from taximeter.measurement.asking import Asker, Sent
-from taximeter.measurement.observation import Observation, Origin
-from taximeter.measurement.wire import Question
+from taximeter.measurement.asking.asker import Asker, Sent
+from taximeter.measurement.asking.observation import Observation, Origin
+from taximeter.measurement.asking.wire import Question
 from taximeter.records import Outcome, Request
 from taximeter.upstreams.dispatch import Stale
 from tests.measurement_harness import (

@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 
 from taximeter.errors import InvariantBroken, UpstreamError
-from taximeter.measurement.asking import Asker
-from taximeter.measurement.client_health import HealthWatch
-from taximeter.measurement.closedloop import run_closed_loop
-from taximeter.measurement.loadpoint import LoadPoint, load_point
-from taximeter.measurement.loadrun import LoadRun, Trouble, Window, merged
-from taximeter.measurement.observation import Observation, Origin
-from taximeter.measurement.openloop import NOT_SENT, run_open_loop
-from taximeter.measurement.saturation import knee
-from taximeter.measurement.slo import Miss, Slo
-from taximeter.measurement.steady import Throughput, checked, send_rate, throughput, window_of
-from taximeter.measurement.wire import Question
+from taximeter.measurement.asking.asker import Asker
+from taximeter.measurement.asking.observation import Observation, Origin
+from taximeter.measurement.asking.wire import Question
+from taximeter.measurement.load.client_health import HealthWatch
+from taximeter.measurement.load.closed_loop import run_closed_loop
+from taximeter.measurement.load.open_loop import NOT_SENT, run_open_loop
+from taximeter.measurement.load.point import LoadPoint, load_point
+from taximeter.measurement.load.run import LoadRun, Trouble, Window, merged
+from taximeter.measurement.load.saturation import knee
+from taximeter.measurement.load.slo import Miss, Slo
+from taximeter.measurement.load.steady import Throughput, checked, send_rate, throughput, window_of
 from taximeter.records import Outcome
 from tests.measurement_harness import (
     MS,

@@ -7,14 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from taximeter.measurement.arrivals import Arrivals
-from taximeter.measurement.asking import Asker
-from taximeter.measurement.client_health import HealthWatch
-from taximeter.measurement.level import Level, closed_level, drive, open_level
-from taximeter.measurement.load import Load, measure
-from taximeter.measurement.loadrun import LoadRun
-from taximeter.measurement.slo import Slo
-from taximeter.measurement.workload import Ask, fixed
+from taximeter.measurement.asking.asker import Asker
+from taximeter.measurement.load.arrivals import Arrivals
+from taximeter.measurement.load.client_health import HealthWatch
+from taximeter.measurement.load.level import Level, closed_level, drive, open_level
+from taximeter.measurement.load.load import Load, measure
+from taximeter.measurement.load.run import LoadRun
+from taximeter.measurement.load.slo import Slo
+from taximeter.measurement.load.workload import Ask, fixed
 from tests.measurement_harness import ScriptedServer, VirtualClock, chat, question, virtually
 
 WORK = fixed(64, 4)

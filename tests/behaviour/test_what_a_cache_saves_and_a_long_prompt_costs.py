@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from taximeter.measurement.asking import Asker
-from taximeter.measurement.cache_study import CacheStudy, CacheStudying, shared_of
-from taximeter.measurement.findings import findings
-from taximeter.measurement.interference import Interference, Interfering, largest_gaps
-from taximeter.measurement.study_pages import shown_cache, shown_depth, shown_interference
-from taximeter.measurement.sweep import Plan
-from taximeter.measurement.wire import Question
+from taximeter.measurement.asking.asker import Asker
+from taximeter.measurement.asking.wire import Question
+from taximeter.measurement.sweep.cache_study import CacheStudy, CacheStudying, shared_of
+from taximeter.measurement.sweep.findings import findings
+from taximeter.measurement.sweep.interference import Interference, Interfering, largest_gaps
+from taximeter.measurement.sweep.study_pages import shown_cache, shown_depth, shown_interference
+from taximeter.measurement.sweep.sweep import Plan
 from tests.measurement_harness import MS, Script, ScriptedServer, VirtualClock, chat, until, virtually
 from tests.sweep_harness import LENGTHS, Asked, Truth, swept
 

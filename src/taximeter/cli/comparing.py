@@ -29,8 +29,11 @@ from taximeter.cli.tables import print_table
 from taximeter.clock import SYSTEM_CLOCK
 from taximeter.errors import RequestError
 from taximeter.ledger import Ledger
-from taximeter.measurement.comparable import Comparability, comparability, server_facts
-from taximeter.measurement.compare import (
+from taximeter.measurement.asking.observation import Observation
+from taximeter.measurement.asking.prompts import Prompts
+from taximeter.measurement.asking.spending import Purse, estimate
+from taximeter.measurement.compare.comparable import Comparability, comparability, server_facts
+from taximeter.measurement.compare.compare import (
     LABELS,
     Comparison,
     Contender,
@@ -40,16 +43,13 @@ from taximeter.measurement.compare import (
     run_rounds,
     sides_of,
 )
-from taximeter.measurement.compare_page import comparison_csv, comparison_page, comparison_pictures, comparison_table
-from taximeter.measurement.observation import Observation
-from taximeter.measurement.per_dollar import Curve, per_dollar_chart
+from taximeter.measurement.compare.page import comparison_csv, comparison_page, comparison_pictures, comparison_table
+from taximeter.measurement.compare.per_dollar import Curve, per_dollar_chart
+from taximeter.measurement.load.slo import Slo
 from taximeter.measurement.pictures.chart import Chart
 from taximeter.measurement.pictures.page import page_html
 from taximeter.measurement.pictures.plots import ASCII, UNICODE, plot
-from taximeter.measurement.prompts import Prompts
 from taximeter.measurement.results import Result, environment, read_result, write_result
-from taximeter.measurement.slo import Slo
-from taximeter.measurement.spending import Purse, estimate
 from taximeter.records import MachineRate
 from taximeter.settings import Settings
 

@@ -32,7 +32,7 @@ from taximeter.errors import ConfigError, RequestError
 if TYPE_CHECKING:
     from taximeter.cli.load_study import Outcome
     from taximeter.ledger import Ledger
-    from taximeter.measurement.workload import Workload
+    from taximeter.measurement.load.workload import Workload
     from taximeter.records import Receipt
 
 _MOST_RECEIPTS: Final = 5_000
@@ -87,13 +87,13 @@ def load(
     from taximeter.cli.load_study import Plan, Study  # noqa: PLC0415  # as in `main`
     from taximeter.cli.measuring import Access, bench, new_run, parse_max_cost  # noqa: PLC0415
     from taximeter.ledger import Ledger  # noqa: PLC0415
-    from taximeter.measurement.arrivals import Arrivals  # noqa: PLC0415
-    from taximeter.measurement.punctual import punctual_loop  # noqa: PLC0415
+    from taximeter.measurement.asking.spending import Purse  # noqa: PLC0415
+    from taximeter.measurement.load.arrivals import Arrivals  # noqa: PLC0415
+    from taximeter.measurement.load.punctual import punctual_loop  # noqa: PLC0415
+    from taximeter.measurement.load.saturation import steps  # noqa: PLC0415
+    from taximeter.measurement.load.slo import Slo  # noqa: PLC0415
     from taximeter.measurement.requests_csv import requests_csv  # noqa: PLC0415
     from taximeter.measurement.results import write_result  # noqa: PLC0415
-    from taximeter.measurement.saturation import steps  # noqa: PLC0415
-    from taximeter.measurement.slo import Slo  # noqa: PLC0415
-    from taximeter.measurement.spending import Purse  # noqa: PLC0415
     from taximeter.settings import Settings  # noqa: PLC0415
 
     is_open_loop = concurrency is None
@@ -142,7 +142,7 @@ def load(
 
 
 def _page(outcome: Outcome) -> str:
-    from taximeter.measurement.load_page import load_page  # noqa: PLC0415
+    from taximeter.measurement.load.page import load_page  # noqa: PLC0415
     from taximeter.measurement.pictures.page import page_html  # noqa: PLC0415
 
     result = outcome.result
@@ -176,7 +176,7 @@ def _range(text: str, *, whole: bool) -> tuple[float, float]:
 
 
 def _workload(name: str, prompt_tokens: int | None, output_tokens: int, ledger: Ledger) -> Workload:
-    from taximeter.measurement import workload  # noqa: PLC0415
+    from taximeter.measurement.load import workload  # noqa: PLC0415
 
     if prompt_tokens is not None:
         return workload.fixed(prompt_tokens, output_tokens)

@@ -26,19 +26,19 @@ from taximeter.cli.console import err
 from taximeter.cli.measuring import Bench
 from taximeter.clock import SYSTEM_CLOCK
 from taximeter.errors import RequestError, UpstreamError
-from taximeter.measurement.arrivals import Arrivals
-from taximeter.measurement.fleet import Asking, Fleet
-from taximeter.measurement.later import Later, tell
-from taximeter.measurement.level import Level, closed_level, drive, open_level
-from taximeter.measurement.load import Load, auto_levels, measure
-from taximeter.measurement.loadpoint import DEFINITIONS
-from taximeter.measurement.loadrun import LoadRun
-from taximeter.measurement.prompts import MOST_OUTPUT_TOKENS, Prompts
+from taximeter.measurement.asking.later import Later, tell
+from taximeter.measurement.asking.prompts import MOST_OUTPUT_TOKENS, Prompts
+from taximeter.measurement.asking.spending import Estimate, estimate
+from taximeter.measurement.load.arrivals import Arrivals
+from taximeter.measurement.load.fleet import Asking, Fleet
+from taximeter.measurement.load.level import Level, closed_level, drive, open_level
+from taximeter.measurement.load.load import Load, auto_levels, measure
+from taximeter.measurement.load.point import DEFINITIONS
+from taximeter.measurement.load.run import LoadRun
+from taximeter.measurement.load.slo import Slo
+from taximeter.measurement.load.workload import Ask, Workload
 from taximeter.measurement.results import DEFINITIONS as COMMON
 from taximeter.measurement.results import Result, environment
-from taximeter.measurement.slo import Slo
-from taximeter.measurement.spending import Estimate, estimate
-from taximeter.measurement.workload import Ask, Workload
 from taximeter.records import to_json
 
 _TICK_S: Final = 0.5

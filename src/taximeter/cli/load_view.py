@@ -17,8 +17,8 @@ from taximeter.cli.console import out
 from taximeter.cli.tables import print_table
 from taximeter.figures import count_text
 from taximeter.measurement.estimates import Estimate
-from taximeter.measurement.load import Load
-from taximeter.measurement.loadpoint import DEFINITIONS, LoadPoint, Spread
+from taximeter.measurement.load.load import Load
+from taximeter.measurement.load.point import DEFINITIONS, LoadPoint, Spread
 
 if TYPE_CHECKING:
     from taximeter.measurement.pictures.chart import Chart

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from taximeter.clock import SYSTEM_CLOCK
 from taximeter.errors import RequestError
-from taximeter.measurement.asking import Asker
-from taximeter.measurement.books import Books
-from taximeter.measurement.own_server import own_server
-from taximeter.measurement.spending import Purse
-from taximeter.measurement.target import Target, find_target, is_address, usual_key
+from taximeter.measurement.asking.asker import Asker
+from taximeter.measurement.asking.books import Books
+from taximeter.measurement.asking.own_server import own_server
+from taximeter.measurement.asking.spending import Purse
+from taximeter.measurement.asking.target import Target, find_target, is_address, usual_key
 from taximeter.pricing import Settler, SharedMachineTariff, Tariff
 from taximeter.records import Dialect, MachineRate
 from taximeter.settings import Settings

@@ -7,7 +7,7 @@ from taximeter.engine.limits import remembered
 from taximeter.engine.model_store import ModelStore
 from taximeter.engine.weights.checkpoint import open_checkpoint
 from taximeter.errors import TaximeterError
-from taximeter.measurement.model_work import MachineLimit, ModelShape
+from taximeter.measurement.sweep.model_work import MachineLimit, ModelShape
 from taximeter.settings import Settings
 
 _EMBEDDING, _OUTPUT = "token_embd.weight", "output.weight"

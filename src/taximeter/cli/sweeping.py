@@ -30,23 +30,23 @@ from taximeter.clock import SYSTEM_CLOCK
 from taximeter.errors import ConfigError, RequestError
 from taximeter.figures import money_text
 from taximeter.ledger import Ledger
-from taximeter.measurement.asking import Asker
-from taximeter.measurement.cache_study import CacheStudying
-from taximeter.measurement.findings import findings
-from taximeter.measurement.interference import Interfering
-from taximeter.measurement.model_work import MachineLimit, ModelShape
-from taximeter.measurement.observation import Observation
+from taximeter.measurement.asking.asker import Asker
+from taximeter.measurement.asking.observation import Observation
+from taximeter.measurement.asking.prompts import Prompts
+from taximeter.measurement.asking.spending import Purse, estimate
+from taximeter.measurement.asking.target import is_address, read_counters, server_receipt
 from taximeter.measurement.pictures.page import Table, page_html
 from taximeter.measurement.pictures.plots import ASCII, UNICODE, plot
-from taximeter.measurement.prompts import Prompts
 from taximeter.measurement.requests_csv import requests_csv
 from taximeter.measurement.results import Result, environment, write_result
-from taximeter.measurement.shown import Shown, page_of
-from taximeter.measurement.spending import Purse, estimate
-from taximeter.measurement.study_pages import shown_cache, shown_depth, shown_interference
-from taximeter.measurement.sweep import Plan, Progress, Sweep, Sweeping, geometric
-from taximeter.measurement.sweep_page import shown_sweep
-from taximeter.measurement.target import is_address, read_counters, server_receipt
+from taximeter.measurement.sweep.cache_study import CacheStudying
+from taximeter.measurement.sweep.findings import findings
+from taximeter.measurement.sweep.interference import Interfering
+from taximeter.measurement.sweep.model_work import MachineLimit, ModelShape
+from taximeter.measurement.sweep.page import shown_sweep
+from taximeter.measurement.sweep.shown import Shown, page_of
+from taximeter.measurement.sweep.study_pages import shown_cache, shown_depth, shown_interference
+from taximeter.measurement.sweep.sweep import Plan, Progress, Sweep, Sweeping, geometric
 from taximeter.records import Phase
 from taximeter.settings import Settings
 

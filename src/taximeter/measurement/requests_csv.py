@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from taximeter.measurement.observation import Observation, Origin
+from taximeter.measurement.asking.observation import Observation, Origin
 from taximeter.records import Phase
 from taximeter.reports.csv_lines import csv_lines, no_formula
 

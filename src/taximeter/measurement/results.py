@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, cast
 import msgspec
 
 from taximeter.errors import ConfigError
-from taximeter.measurement.observation import Observation
+from taximeter.measurement.asking.observation import Observation
 from taximeter.records import to_json
 
 SCHEMA: Final = "taximeter.measurement"

@@ -27,7 +27,7 @@ from taximeter.records import to_json
 from tests.measurement_harness import event, serving_app, usage
 from tests.measurement_samples import a_load
 from tests.terminal import on_a_terminal
-from tests.unit.measurement.test_compare import a_result
+from tests.unit.measurement.compare.test_compare import a_result
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from taximeter.errors import ConfigError
-from taximeter.measurement.observation import Observation
+from taximeter.measurement.asking.observation import Observation
 from taximeter.measurement.results import Result, environment, read_result, write_result
 from taximeter.records import Outcome, Phase, Usage
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from taximeter.measurement.observation import Observation
+from taximeter.measurement.asking.observation import Observation
 from taximeter.measurement.pictures.axis import Axis, Unit, quantity_text
 from taximeter.measurement.pictures.chart import Band, Bars, Chart, Dots, Line, Mark, Ratio, Ratios, Rule, Split
 

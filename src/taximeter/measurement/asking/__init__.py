@@ -1,0 +1,1 @@
+"""Whoever is asked, and every request that is: prompts of exact lengths, the wire, stamps, and the books."""
