@@ -31,8 +31,37 @@ class Refused(LedgerError):
     """The database will never take this entry, and has nothing against others."""
 
 
+class Asking(Protocol):
+    """A connection that only asks, used by one thread at a time. What fails raises `Away` or `Refused`."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether the next question can be asked of it; else a new one is needed."""
+        ...
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        """All that is asked inside is of one moment."""
+        ...
+
+    def ask(self, question: str, *values: object) -> list[tuple[Any, ...]]:
+        """All rows of the answer. Times are text (see `sql.instant`)."""
+        ...
+
+    def each(self, question: str, *values: object) -> Iterator[tuple[Any, ...]]:
+        """The same row by row, for who may need the first few only."""
+        ...
+
+    def joined(self, column: str) -> str:
+        """What says in SQL: all values of a column of numbers that are known, with commas between them."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
 class Session(Protocol):
-    """One connection, used by one thread at a time. What fails raises `Away` or `Refused`."""
+    """One connection that writes, used by one thread at a time. What fails raises `Away` or `Refused`."""
 
     @property
     def usable(self) -> bool:
@@ -45,7 +74,7 @@ class Session(Protocol):
         ...
 
     def ask(self, question: str, *values: object) -> list[tuple[Any, ...]]:
-        """All rows of the answer. Times are text, or datetimes without a zone, in UTC."""
+        """All rows of the answer. Times are text."""
         ...
 
     def tell(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
@@ -106,8 +135,8 @@ class Database(Protocol):
         """The names of all tables that are there."""
         ...
 
-    def engine(self, *, patience_s: float) -> sa.Engine:
-        """For questions: each transaction is one snapshot, and cannot write."""
+    def asking(self, *, patience_s: float) -> Asking:
+        """A new connection for questions, none of which takes longer to begin than `patience_s`."""
         ...
 
 

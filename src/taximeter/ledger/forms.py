@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Self
 from taximeter.ledger import rows
 from taximeter.ledger.columns import PHASE_COLUMNS, TOKEN_COLUMNS
 from taximeter.ledger.documents import document
+from taximeter.ledger.sql import instant
 from taximeter.records import (
     PICODOLLARS_PER_DOLLAR,
     Basis,
@@ -188,7 +189,7 @@ def derive(form: Receipt, row: Mapping[str, Any]) -> Receipt:
     request = replace(
         form.request,
         id=row["request_id"],
-        received_at=_instant(row["received_at"]),
+        received_at=instant(row["received_at"]),
         **{name: row[name] for name in ("task", "run", "session", "key")},
         labels=dict(rows.labels_from(row["labels"])),
     )
@@ -203,7 +204,7 @@ def derive(form: Receipt, row: Mapping[str, Any]) -> Receipt:
         form,
         id=row["id"],
         request=request,
-        closed_at=_instant(row["closed_at"]),
+        closed_at=instant(row["closed_at"]),
         timing=timing,
         usage=usage,
         cost=None if form.cost is None else replace(form.cost, lines=tuple(_lines(form.cost, usage))),
@@ -221,7 +222,3 @@ def _lines(cost: Cost, usage: Usage) -> Iterator[CostLine]:
             line = lines[unit]
             amount = rows.join_money(quantity * (_picodollars(line.rate) or 0))
             yield replace(line, quantity=quantity, amount=amount)
-
-
-def _instant(stored: str | datetime) -> datetime:
-    return datetime.fromisoformat(stored).replace(tzinfo=UTC) if isinstance(stored, str) else stored

@@ -11,45 +11,55 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 
-import sqlalchemy as sa
-
 from taximeter.ledger import rows
 from taximeter.ledger.columns import (
     HOUR_AMOUNTS,
     HOUR_SUMS,
     MONEY_COLUMNS,
-    SPAN_COLUMNS,
+    RECEIPT_COLUMNS,
     TOKEN_COLUMNS,
     UNKNOWN_COLUMNS,
 )
-from taximeter.ledger.database import batches
-from taximeter.ledger.schema import current_receipts, group_hours, usage_by_hour
+from taximeter.ledger.database import Asking, batches
+from taximeter.ledger.rows import stored_instant
+from taximeter.ledger.sql import Condition, all_of, instant, one_of
 from taximeter.ledger.totals import UsageTotals
 from taximeter.records import LABEL_KIND, PICODOLLARS_PER_DOLLAR, Outcome
 
+# ruff: noqa: S608 - all words of these questions are our own
+
 HOUR = timedelta(hours=1)
 
-Column = sa.ColumnElement[Any]
+KINDS = ("task", "run", "session", "model", "served_by", "key", "source", "outcome")
+"""What receipts are added up by, beside their labels: columns of both tables."""
+
 Span = tuple[datetime, datetime]
 """From an instant on, and before another; in UTC."""
 
 
+def check_kind(kind: str) -> None:
+    """Raises ValueError for a kind that nothing is kept by."""
+    if kind not in KINDS and not kind.startswith(LABEL_KIND):
+        raise ValueError(f"receipts are added up by {', '.join(KINDS)} or {LABEL_KIND}NAME, not by {kind!r}")
+
+
 class Belongs:
-    """Which rows of a table belong to all of some groups. `conditions` are SQL; what that cannot say of labels,
+    """Which rows of either table belong to all of some groups. `conditions` are SQL; what that cannot say of labels,
     `accepts` finds in the values of `columns`."""
 
-    def __init__(self, this: Mapping[str, Column], groups: Sequence[tuple[str, str]]) -> None:
-        self.conditions: list[sa.ColumnElement[bool]] = []
+    def __init__(self, groups: Sequence[tuple[str, str]]) -> None:
+        self.conditions: list[Condition] = []
         self._labels: list[tuple[str, str]] = []
         for kind, name in groups:
+            check_kind(kind)
             if kind.startswith(LABEL_KIND):
                 self._labels.append((rows.stored_label(kind.removeprefix(LABEL_KIND)), rows.stored_name(name)))
             else:
-                self.conditions.append(this[kind] == rows.stored_name(name))
-        self.columns: list[Column] = []
+                self.conditions.append(Condition(f"{kind} = ?", (rows.stored_name(name),)))
+        self.columns: list[str] = []
         if self._labels:
-            self.columns.append(this["labels"])
-            self.conditions.append(this["labels"].is_not(None))
+            self.columns.append("labels")
+            self.conditions.append(Condition("labels IS NOT NULL"))
 
     def accepts(self, values: Sequence[Any]) -> bool:
         """Whether a row with these values of `columns` belongs to them."""
@@ -61,33 +71,32 @@ class Belongs:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where sums come from: what is added up for each name of `HOUR_SUMS`, and the columns of all keys."""
+    """A table where sums come from: what is added up for each name of `HOUR_SUMS`, the columns of when the first of a
+    row was received, when its last was closed and by which time it is found, and what else must hold. All that sums are
+    kept by is called the same in both."""
 
-    sums: Mapping[str, Column]
-    keys: Mapping[str, Column]
-    first_at: Column
-    last_at: Column
-    at: Column
-    is_there: sa.ColumnElement[bool]
+    table: str
+    sums: Mapping[str, str]
+    first_at: str
+    last_at: str
+    at: str
+    is_there: tuple[Condition, ...] = ()
 
-
-def _of_hours() -> Source:
-    this = usage_by_hour.c
-    first_at, last_at = (this[name] for name in SPAN_COLUMNS)
-    return Source({name: this[name] for name in HOUR_SUMS}, dict(this), first_at, last_at, this.hour, this.receipts > 0)
+    def within(self, span: Span) -> Condition:
+        """That something was closed in the span."""
+        bounds = Condition(f"{self.at} >= ? AND {self.at} < ?", tuple(map(stored_instant, span)))
+        return all_of([bounds, *self.is_there])
 
 
 def _of_receipts() -> Source:
-    this = current_receipts.c
+    def is_null(name: str) -> str:
+        return f"CASE WHEN {name} IS NULL THEN 1 ELSE 0 END"
 
-    def is_null(name: str) -> Column:
-        return sa.case((this[name].is_(None), 1), else_=0)
+    def is_known(name: str) -> str:
+        return f"CASE WHEN {name} IS NOT NULL THEN 1 ELSE 0 END"
 
-    def is_known(name: str) -> Column:
-        return sa.case((this[name].is_not(None), 1), else_=0)
-
-    sums: dict[str, Column] = {
-        "receipts": sa.literal_column("1"),
+    sums = {
+        "receipts": "1",
         "unpriced": is_null("cost_dollars"),
         "timed": is_known("total_ns"),
         "first_tokens": is_known("first_token_ns"),
@@ -96,14 +105,21 @@ def _of_receipts() -> Source:
     }
     sums |= {UNKNOWN_COLUMNS[name]: is_null(name) for name in TOKEN_COLUMNS}
     for dollars, picodollars in HOUR_AMOUNTS.values():
-        if dollars not in this:
-            sums[dollars] = this[picodollars] // PICODOLLARS_PER_DOLLAR
-            sums[picodollars] = this[picodollars] % PICODOLLARS_PER_DOLLAR
-    sums = {name: sums[name] if name in sums else this[name] for name in HOUR_SUMS}
-    return Source(sums, dict(this), this.received_at, this.closed_at, this.closed_at, sa.true())
+        if dollars not in RECEIPT_COLUMNS:
+            sums[dollars] = f"{picodollars} / {PICODOLLARS_PER_DOLLAR}"
+            sums[picodollars] = f"{picodollars} % {PICODOLLARS_PER_DOLLAR}"
+    sums = {name: sums.get(name, name) for name in HOUR_SUMS}
+    return Source("current_receipts", sums, "received_at", "closed_at", "closed_at")
 
 
-OF_HOURS = _of_hours()
+OF_HOURS = Source(
+    "usage_by_hour",
+    {name: name for name in HOUR_SUMS},
+    "first_at",
+    "last_at",
+    "hour",
+    (Condition("receipts > 0"),),
+)
 OF_RECEIPTS = _of_receipts()
 
 
@@ -128,37 +144,32 @@ def _hour_from(at: datetime) -> datetime:
     return hour if hour == at else hour + HOUR
 
 
-def within(source: Source) -> sa.ColumnElement[bool]:
-    """That something was closed from `since` on and before `until`, which are given with the question."""
-    since, until = (sa.bindparam(name, type_=source.at.type) for name in ("since", "until"))
-    return sa.and_(source.at >= since, source.at < until, source.is_there)
-
-
-def hours_of(connection: sa.Connection, kind: str, names: Collection[str]) -> list[datetime]:
+def hours_of(asking: Asking, kind: str, names: Collection[str]) -> list[datetime]:
     """In which hours any of these groups had receipts, ascending."""
-    this, found = group_hours.c, set[datetime]()
-    of_kind = sa.select(this.hour).where(this.kind == rows.stored_kind(kind)).distinct()
+    found = set[str]()
     for some in batches([rows.stored_name(name) for name in names]):
-        found.update(connection.scalars(of_kind.where(this.name.in_(some))))
-    return sorted(found)
+        which = all_of([Condition("kind = ?", (rows.stored_kind(kind),)), one_of("name", some)])
+        found.update(hour for (hour,) in asking.ask(f"SELECT hour FROM group_hours WHERE {which.text}", *which.values))
+    return sorted(map(instant, found))
 
 
-def newest_hour_of(connection: sa.Connection, before: datetime) -> datetime | None:
+def newest_hour_of(asking: Asking, before: datetime) -> datetime | None:
     """The last hour in which a receipt was closed whose request had been received before then; hours are few where
     receipts are many."""
-    this = usage_by_hour.c
-    question = sa.select(this.hour).where(this.first_at < before).order_by(this.hour.desc()).limit(1)
-    return connection.scalar(question)
+    question = "SELECT hour FROM usage_by_hour WHERE first_at < ? ORDER BY hour DESC LIMIT 1"
+    return next((instant(hour) for (hour,) in asking.ask(question, stored_instant(before))), None)
 
 
-def active_hours(connection: sa.Connection, since: datetime, until: datetime) -> list[datetime]:
+def active_hours(asking: Asking, since: datetime, until: datetime) -> list[datetime]:
     """The hours of UTC in which something was closed from `since` and before `until`."""
     found: set[datetime] = set()
     for source, span in parts_of((since, until)):
-        bounds = {"since": span[0], "until": span[1]}
+        which = source.within(span)
+        question = f"SELECT {source.at} FROM {source.table} WHERE {which.text}"
         if source is OF_HOURS:
-            found.update(connection.scalars(sa.select(source.at).where(within(source)).distinct(), bounds))
-        elif connection.scalar(sa.select(source.at).where(within(source)).limit(1), bounds) is not None:
+            by_hour = asking.ask(f"{question} GROUP BY {source.at}", *which.values)
+            found.update(instant(hour) for (hour,) in by_hour)
+        elif asking.ask(f"{question} LIMIT 1", *which.values):
             found.add(hour_of(span[0]))
     return sorted(found)
 
@@ -173,25 +184,26 @@ _USAGE_SUMS = (
 )
 
 
-def usage_in(connection: sa.Connection, since: datetime, until: datetime) -> list[UsageTotals]:
+def usage_in(asking: Asking, since: datetime, until: datetime) -> list[UsageTotals]:
     """See `Ledger.usage_by_hour`."""
     found: list[UsageTotals] = []
     for source, span in parts_of((since, until)):
         hour = [source.at] if source is OF_HOURS else []
-        bounds = {"since": span[0], "until": span[1]}
-        for *key, sums in sums_by_usage(connection, source, within(source), hour, bounds):
-            found.append(_usage_totals(key[0] if hour else hour_of(span[0]), key[-3:], sums))
+        for *key, sums in sums_by_usage(asking, source, source.within(span), hour):
+            found.append(_usage_totals(instant(key[0]) if hour else hour_of(span[0]), key[-3:], sums))
     return found
 
 
-def usage_of(connection: sa.Connection, kind: str, name: str) -> list[UsageTotals]:
+def usage_of(asking: Asking, kind: str, name: str) -> list[UsageTotals]:
     """See `Ledger.usage_of`."""
-    belongs = Belongs(OF_HOURS.keys, [(kind, name)])
-    this = group_hours.c
-    theirs = sa.select(this.hour).where(this.kind == rows.stored_kind(kind), this.name == rows.stored_name(name))
-    which = sa.and_(OF_HOURS.at.in_(theirs), OF_HOURS.is_there, *belongs.conditions)
+    belongs = Belongs([(kind, name)])
+    theirs = Condition(
+        f"{OF_HOURS.at} IN (SELECT hour FROM group_hours WHERE kind = ? AND name = ?)",
+        (rows.stored_kind(kind), rows.stored_name(name)),
+    )
+    which = all_of([theirs, *OF_HOURS.is_there, *belongs.conditions])
     width = len(belongs.columns)
-    found = sums_by_usage(connection, OF_HOURS, which, belongs.columns, {})
+    found = sums_by_usage(asking, OF_HOURS, which, belongs.columns)
     return usage_totals((tuple(key[-3:]), sums) for *key, sums in found if belongs.accepts(key[:width]))
 
 
@@ -207,19 +219,21 @@ def usage_totals(parts: Iterable[tuple[tuple[Any, ...], list[int]]]) -> list[Usa
 
 
 def sums_by_usage(
-    connection: sa.Connection,
-    source: Source,
-    which: sa.ColumnElement[bool],
-    also_by: Sequence[Column],
-    bounds: Mapping[str, datetime],
+    asking: Asking, source: Source, which: Condition, also_by: Sequence[str]
 ) -> Iterator[tuple[Any, ...]]:
     """Keys of usage, behind those of `also_by`, and a list of their sums."""
-    keys = [*also_by, *(source.keys[name] for name in _USAGE_KEYS)]
-    sums = [sa.func.coalesce(sa.func.sum(source.sums[name]), 0) for name in _USAGE_SUMS]
-    order = [*also_by, source.keys["model"], sa.func.coalesce(source.keys["served_by"], ""), source.keys["outcome"]]
-    question = sa.select(*keys, *sums).where(which).group_by(*keys).order_by(*order)
-    for row in connection.execute(question, bounds):
-        yield *row[: len(keys)], list(map(int, row[len(keys) :]))  # Postgres has decimals here
+    keys = ", ".join([*also_by, *_USAGE_KEYS])
+    sums = ", ".join(summed(source.sums[name]) for name in _USAGE_SUMS)
+    order = ", ".join([*also_by, "model", "coalesce(served_by, '')", "outcome"])
+    question = f"SELECT {keys}, {sums} FROM {source.table} WHERE {which.text} GROUP BY {keys} ORDER BY {order}"
+    width = len(also_by) + len(_USAGE_KEYS)
+    for row in asking.ask(question, *which.values):
+        yield *row[:width], list(map(int, row[width:]))  # Postgres has decimals here
+
+
+def summed(expression: str) -> str:
+    """The sum of what is known."""
+    return f"coalesce(sum({expression}), 0)"
 
 
 _TOKENS_PLACE = slice(3, 3 + len(TOKEN_COLUMNS))

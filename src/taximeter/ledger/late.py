@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from taximeter.errors import LedgerError
-from taximeter.ledger.database import Away, Database, Living, Session
+from taximeter.ledger.database import Asking, Away, Database, Living, Session
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -113,5 +113,5 @@ class LateDatabase:
     def tables(self, session: Session) -> set[str]:
         return self._database.tables(session)
 
-    def engine(self, *, patience_s: float) -> sa.Engine:
-        return self._database.engine(patience_s=patience_s)
+    def asking(self, *, patience_s: float) -> Asking:
+        return self._database.asking(patience_s=patience_s)

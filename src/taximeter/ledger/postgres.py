@@ -16,7 +16,7 @@ import os
 import re
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import sha256
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from taximeter.errors import ConfigError, LedgerError
-from taximeter.ledger.database import Away, Living, Refused, Session, away, refused
+from taximeter.ledger.database import Asking, Away, Living, Refused, Session, away, refused
 from taximeter.ledger.transactions import writers_with_notes
 
 try:
@@ -119,18 +119,8 @@ class Postgres:
         of_ours = "SELECT table_name::text FROM information_schema.tables WHERE table_schema = current_schema()"
         return {name for (name,) in session.ask(of_ours)}
 
-    def engine(self, *, patience_s: float) -> sa.Engine:
-        import sqlalchemy as sa  # noqa: PLC0415  # see `ledger.Ledger`
-
-        def connect() -> Connection:
-            connection = self.connect()
-            connection.execute("SET default_transaction_read_only = on")
-            connection.patience_s = patience_s
-            return connection
-
-        return sa.create_engine(
-            "postgresql+psycopg://", creator=connect, isolation_level="REPEATABLE READ", pool_pre_ping=True
-        )
+    def asking(self, *, patience_s: float) -> Asking:
+        return PostgresAsking(self.connect(), self, patience_s=patience_s)
 
     @contextmanager
     def join(
@@ -192,25 +182,71 @@ def _their_way(statement: str) -> bytes:
     return statement.replace("%", "%%").replace("?", "%s").encode()
 
 
-class PostgresSession:
-    """A connection that writes."""
+class _Connected:
+    """What a connection that writes and one that only asks have in common."""
 
     def __init__(self, connection: Connection, database: Postgres, *, patience_s: float | None) -> None:
         connection.adapters.register_loader("timestamp", _AsText)
+        connection.patience_s = patience_s
         self._connection = connection
         self._database = database
-        self.be_patient(patience_s)
 
     @property
     def usable(self) -> bool:
         return not self._connection.closed
 
-    def be_patient(self, patience_s: float | None) -> None:
-        self._connection.patience_s = patience_s
-
     def ask(self, question: str, *values: object) -> list[tuple[Any, ...]]:
         with self._border():
             return self._connection.execute(_their_way(question), values).fetchall()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @contextmanager
+    def _border(self) -> Generator[None]:
+        try:
+            with self._database.border():
+                yield
+        except Away:
+            # Whatever the server was doing, it is told in the surest way that nobody waits for it any longer.
+            self._connection.close()
+            raise
+
+
+class PostgresAsking(_Connected):
+    """A connection that asks."""
+
+    @property
+    def usable(self) -> bool:
+        """A question to the server itself: it may have been restarted since the last one."""
+        try:
+            self.ask("SELECT 1")
+        except Away:
+            return False
+        return True
+
+    @contextmanager
+    def snapshot(self) -> Generator[None]:
+        with self._border():
+            self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            try:
+                yield
+            finally:
+                if not self._connection.closed:
+                    self._connection.execute("ROLLBACK")
+
+    def each(self, question: str, *values: object) -> Iterator[tuple[Any, ...]]:
+        yield from self.ask(question, *values)  # all of it is sent in any case
+
+    def joined(self, column: str) -> str:
+        return f"string_agg({column}::text, ',')"
+
+
+class PostgresSession(_Connected):
+    """A connection that writes."""
+
+    def be_patient(self, patience_s: float | None) -> None:
+        self._connection.patience_s = patience_s
 
     def tell(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
         told = list(rows)
@@ -267,19 +303,6 @@ class PostgresSession:
         finally:
             engine.dispose()
             connection.close()
-
-    def close(self) -> None:
-        self._connection.close()
-
-    @contextmanager
-    def _border(self) -> Generator[None]:
-        try:
-            with self._database.border():
-                yield
-        except Away:
-            # Whatever the server was doing, it is told in the surest way that nobody waits for it any longer.
-            self._connection.close()
-            raise
 
 
 _IDLE = psycopg.pq.TransactionStatus.IDLE

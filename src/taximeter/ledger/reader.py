@@ -5,201 +5,226 @@ Owns: every SELECT that people ask for. Refuses to know: how anything came to be
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import islice, pairwise
-from typing import Any, cast
-
-import sqlalchemy as sa
-from sqlalchemy import exc
+from typing import Any
 
 from taximeter.errors import LedgerError
 from taximeter.ledger import hours, of_tasks, rows, task_words
-from taximeter.ledger.columns import MONEY_COLUMNS
-from taximeter.ledger.database import Database, as_ledger_error, batches
+from taximeter.ledger.columns import GROUP_COUNTS, MONEY_COLUMNS, RECEIPT_COLUMNS
+from taximeter.ledger.database import Asking, Database, batches
 from taximeter.ledger.documents import record_from
 from taximeter.ledger.forms import derive
 from taximeter.ledger.hours import Span
 from taximeter.ledger.rollups import ALL
-from taximeter.ledger.schema import current_receipts, documents, forms, group_totals, receipts, task_ends
 from taximeter.ledger.slices import Groups, Slices, hours_of_tasks
+from taximeter.ledger.sql import Condition, all_of, instant, one_of
 from taximeter.ledger.totals import CostTotals, GroupTotals, Slice, UsageTotals
 from taximeter.records import PICODOLLARS_PER_DOLLAR, Receipt, Task, TaskWords, exact_sum
+
+# ruff: noqa: S608 - all words of these questions are our own
 
 _LONGEST_LIST = 100_000
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 _NAMED_WHEN_AMBIGUOUS = 5
+_MOST_IDLE = 5  # connections that are kept for the next questions
+
+_NEWEST_FIRST = "ORDER BY closed_at DESC, id DESC"
+_ALL_OF_THEM = Condition("1 = 1")
+_GROUPS = f"SELECT kind, name, {', '.join((*GROUP_COUNTS, *MONEY_COLUMNS))}, first_at, last_at FROM group_totals"
 
 
 class Reader:
     """Safe to use from many threads. What goes wrong is a LedgerError."""
 
     def __init__(self, database: Database, *, patience_s: float) -> None:
-        self._name = database.name
-        self._engine = database.engine(patience_s=patience_s)
+        self._database = database
+        self._patience_s = patience_s
+        self._idle: list[Asking] = []  # the last one first: who asks again finds what the database remembers of it
+        self._using = threading.Lock()
+        self._closed = False
 
     def newest(
         self, limit: int, before: str | None, *, since: datetime | None, until: datetime | None
     ) -> list[Receipt]:
         """See `Ledger.receipts`."""
-        this = current_receipts.c
-        question = sa.select(this.number).order_by(this.closed_at.desc(), this.id.desc()).limit(_bounded(limit))
+        conditions: list[Condition] = []
         if since is not None:  # what is closed was received before
-            question = question.where(this.closed_at >= since, this.received_at >= since)
+            then = rows.stored_instant(since)
+            conditions.append(Condition("closed_at >= ? AND received_at >= ?", (then, then)))
         if until is not None:
-            question = question.where(this.received_at < until)
-        with self._snapshot() as connection:
+            conditions.append(Condition("received_at < ?", (rows.stored_instant(until),)))
+        with self._snapshot() as asking:
             if before is not None:
-                question = question.where(sa.tuple_(this.closed_at, this.id) < _as_tuple(_place_of(connection, before)))
+                conditions.append(_behind(_place_of(asking, before)))
             elif until is not None:
-                newest = hours.newest_hour_of(connection, until)
+                newest = hours.newest_hour_of(asking, until)
                 if newest is None:
                     return []
-                question = question.where(this.closed_at < newest + hours.HOUR)
-            return _whole(connection, connection.scalars(question))
+                conditions.append(Condition("closed_at < ?", (rows.stored_instant(newest + hours.HOUR),)))
+            which = all_of(conditions or [_ALL_OF_THEM])
+            question = f"SELECT number FROM current_receipts WHERE {which.text} {_NEWEST_FIRST} LIMIT {_bounded(limit)}"
+            return _whole(asking, [number for (number,) in asking.ask(question, *which.values)])
 
     def find(self, name: str) -> Receipt | None:
         """The receipt with this id, or the newest of the request with this id, or the only one whose id or request's
         id begins so. Raises LedgerError when several do."""
-        with self._snapshot() as connection:
-            receipt_id = _resolve(connection, name)
+        with self._snapshot() as asking:
+            receipt_id = _resolve(asking, name)
             if receipt_id is None:
                 return None
-            return _whole(
-                connection, connection.scalars(sa.select(receipts.c.number).where(receipts.c.id == receipt_id))
-            )[0]
+            numbers = asking.ask("SELECT number FROM receipts WHERE id = ?", receipt_id)
+            return _whole(asking, numbers[0])[0]
 
     def total_cost(self) -> Decimal:
         """The exact sum of all costs that are known, in dollars, over the receipts that nothing corrects."""
-        with self._snapshot() as connection:
-            return _total_cost(connection)
+        with self._snapshot() as asking:
+            return _total_cost(asking)
 
     def usage_by_hour(self, start: datetime, until: datetime) -> list[UsageTotals]:
         """See `Ledger.usage_by_hour`."""
-        with self._snapshot() as connection:
-            return hours.usage_in(connection, start, until)
+        with self._snapshot() as asking:
+            return hours.usage_in(asking, start, until)
 
     def group(self, kind: str, name: str, words: TaskWords) -> GroupTotals | None:
         """See `Ledger.group`."""
         if _is_said(kind, words):
-            with self._snapshot() as connection:
+            with self._snapshot() as asking:
                 names = [rows.stored_name(name)]
-                return next(iter(of_tasks.totals_of(connection, names, words, _span(connection)[1])), None)
-        this = group_totals.c
-        question = sa.select(group_totals).where(
-            this.kind == rows.stored_kind(kind), this.name == rows.stored_name(name)
-        )
-        with self._snapshot() as connection:
-            found = connection.execute(question).mappings().one_or_none()
-        return None if found is None else _group_totals(found)
+                return next(iter(of_tasks.totals_of(asking, names, words, _span(asking)[1])), None)
+        question = f"{_GROUPS} WHERE kind = ? AND name = ?"
+        with self._snapshot() as asking:
+            found = asking.ask(question, rows.stored_kind(kind), rows.stored_name(name))
+        return _group_totals(found[0]) if found else None
 
     def usage_of(self, kind: str, name: str, words: TaskWords) -> list[UsageTotals]:
         """See `Ledger.usage_of`."""
-        with self._snapshot() as connection:
+        with self._snapshot() as asking:
             if _is_said(kind, words):
-                return of_tasks.usage_of(connection, rows.stored_name(name), words, _span(connection)[1])
-            return hours.usage_of(connection, kind, name)
+                return of_tasks.usage_of(asking, rows.stored_name(name), words, _span(asking)[1])
+            return hours.usage_of(asking, kind, name)
 
     def slices(
         self, by: str | None, edges: Sequence[datetime], *, only: Groups, percentiles: bool, words: TaskWords
     ) -> list[Slice]:
         """See `Ledger.slices`."""
-        with self._snapshot() as connection:
-            return Slices(by, only, words).answer(connection, [*enumerate(pairwise(edges))], percentiles=percentiles)
+        with self._snapshot() as asking:
+            return Slices(by, only, words).answer(asking, [*enumerate(pairwise(edges))], percentiles=percentiles)
 
     def with_whole(
         self, by: str | None, edges: Sequence[datetime], *, only: Groups, percentiles: bool, words: TaskWords
     ) -> tuple[list[Slice], Slice | None]:
         """See `Ledger.slices_and_whole`."""
-        with self._snapshot() as connection:
+        with self._snapshot() as asking:
             spans = [*enumerate(pairwise(edges))]
-            return Slices(by, only, words).with_whole(connection, spans, percentiles=percentiles)
+            return Slices(by, only, words).with_whole(asking, spans, percentiles=percentiles)
 
     def costs(self, by: str | None, edges: Sequence[datetime], *, only: Groups, words: TaskWords) -> list[CostTotals]:
         """See `Ledger.costs`."""
-        with self._snapshot() as connection:
-            return Slices(by, only, words).costs(connection, [*enumerate(pairwise(edges))])
+        with self._snapshot() as asking:
+            return Slices(by, only, words).costs(asking, [*enumerate(pairwise(edges))])
 
     def task_costs(
         self, names: Collection[str], until: datetime, *, only: Groups, words: TaskWords
     ) -> list[CostTotals]:
         """See `Ledger.task_costs`."""
-        with self._snapshot() as connection:
-            known = _kept_costs(connection, names, until) if words.is_empty and not only else {}
+        with self._snapshot() as asking:
+            known = _kept_costs(asking, names, until) if words.is_empty and not only else {}
             others = set(names) - known.keys()
             if others:
-                spans = [(0, span) for span in hours_of_tasks(connection, others, words, until)]
-                known |= {part.name: part for part in Slices("task", only, words).costs(connection, spans, others)}
+                spans = [(0, span) for span in hours_of_tasks(asking, others, words, until)]
+                known |= {part.name: part for part in Slices("task", only, words).costs(asking, spans, others)}
             return [*known.values()]
 
     def active_hours(self, since: datetime, until: datetime) -> list[datetime]:
         """See `Ledger.active_hours`."""
-        with self._snapshot() as connection:
-            return hours.active_hours(connection, since, until)
+        with self._snapshot() as asking:
+            return hours.active_hours(asking, since, until)
 
     def groups(self, kind: str, since: datetime | None, limit: int, words: TaskWords) -> list[GroupTotals]:
         """See `Ledger.groups`."""
         if _is_said(kind, words):
-            with self._snapshot() as connection:
-                first, until = _span(connection)
+            with self._snapshot() as asking:
+                first, until = _span(asking)
                 span = (first if since is None else max(first, since), until)
-                return of_tasks.newest(connection, words, span, _bounded(limit)) if span[0] < until else []
-        this = group_totals.c
-        question = sa.select(group_totals).where(this.kind == rows.stored_kind(kind))
+                return of_tasks.newest(asking, words, span, _bounded(limit)) if span[0] < until else []
+        which = Condition("kind = ?", (rows.stored_kind(kind),))
         if since is not None:
-            question = question.where(this.last_at >= since)
-        question = question.order_by(this.last_at.desc(), this.name.desc()).limit(_bounded(limit))
-        with self._snapshot() as connection:
-            return [_group_totals(found) for found in connection.execute(question).mappings()]
+            which = all_of([which, Condition("last_at >= ?", (rows.stored_instant(since),))])
+        question = f"{_GROUPS} WHERE {which.text} ORDER BY last_at DESC, name DESC LIMIT {_bounded(limit)}"
+        with self._snapshot() as asking:
+            return [*map(_group_totals, asking.ask(question, *which.values))]
 
     def members(self, kind: str, name: str, limit: int, before: str | None, words: TaskWords) -> list[Receipt]:
         """See `Ledger.receipts_of`."""
-        this = current_receipts.c
-        with self._snapshot() as connection:
-            place = None if before is None else _place_of(connection, before)
+        with self._snapshot() as asking:
+            place = None if before is None else _place_of(asking, before)
             if _is_said(kind, words):
-                behind = None if place is None else sa.tuple_(this.closed_at, this.id) < _as_tuple(place)
-                until = _span(connection)[1]
-                numbers = of_tasks.members(connection, rows.stored_name(name), words, until, behind)
-                return _whole(connection, islice(numbers, _bounded(limit)))
-            return _whole(connection, _members(connection, kind, name, _bounded(limit), place))
+                behind = None if place is None else _behind(place)
+                until = _span(asking)[1]
+                numbers = of_tasks.members(asking, rows.stored_name(name), words, until, behind)
+                return _whole(asking, islice(numbers, _bounded(limit)))
+            return _whole(asking, _members(asking, kind, name, _bounded(limit), place))
 
     def task_words(self, name: str) -> list[Task]:
         """See `Ledger.task_words`."""
-        this = task_ends.c
-        question = sa.select(this.document).where(this.name == rows.stored_name(name)).order_by(this.number)
-        with self._snapshot() as connection:
-            return [record_from(document, Task) for document in connection.scalars(question)]
+        question = "SELECT document FROM task_ends WHERE name = ? ORDER BY number"
+        with self._snapshot() as asking:
+            return [record_from(document, Task) for (document,) in asking.ask(question, rows.stored_name(name))]
 
     def task_rules(self) -> TaskWords:
         """See `Ledger.task_rules`."""
-        with self._snapshot() as connection:
-            return task_words.rules(connection)
+        with self._snapshot() as asking:
+            return task_words.rules(asking)
 
     def finished_tasks(self, since: datetime, until: datetime) -> list[Task]:
         """See `Ledger.finished_tasks`."""
-        with self._snapshot() as connection:
-            return task_words.finished(connection, since, until)
+        with self._snapshot() as asking:
+            return task_words.finished(asking, since, until)
 
     def tasks_named(self, names: Collection[str]) -> dict[str, Task]:
         """See `Ledger.tasks_named`."""
-        with self._snapshot() as connection:
-            return task_words.standing(connection, names)
+        with self._snapshot() as asking:
+            return task_words.standing(asking, names)
 
     def close(self) -> None:
-        """Let go of the file."""
-        self._engine.dispose()
+        """Let go of the database, when the last question is answered."""
+        with self._using:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for asking in idle:
+            asking.close()
 
     @contextmanager
-    def _snapshot(self) -> Generator[sa.Connection]:
+    def _snapshot(self) -> Generator[Asking]:
+        asking = self._one()
         try:
-            with self._engine.begin() as connection:
-                yield connection
-        except exc.SQLAlchemyError as error:
-            cause = error.orig if isinstance(error, exc.StatementError) else None
-            raise as_ledger_error(cause if isinstance(cause, Exception) else error, self._name) from error
+            with asking.snapshot():
+                yield asking
+        except BaseException:
+            asking.close()  # whatever state it is in
+            raise
+        with self._using:
+            is_kept = not self._closed and len(self._idle) < _MOST_IDLE
+            if is_kept:
+                self._idle.append(asking)
+        if not is_kept:
+            asking.close()
+
+    def _one(self) -> Asking:
+        """A connection for this thread."""
+        while True:
+            with self._using:
+                asking = self._idle.pop() if self._idle else None
+            if asking is None:
+                return self._database.asking(patience_s=self._patience_s)
+            if asking.usable:
+                return asking
+            asking.close()
 
 
 def _is_said(kind: str, words: TaskWords) -> bool:
@@ -207,73 +232,71 @@ def _is_said(kind: str, words: TaskWords) -> bool:
     return kind == "task" and not words.is_empty
 
 
-def _span(connection: sa.Connection) -> Span:
+def _span(asking: Asking) -> Span:
     """From the first receipt on, and before all that come after the last one; empty in an empty ledger."""
-    this = group_totals.c
-    kind, name = ALL
-    row = connection.execute(sa.select(this.first_at, this.last_at).where(this.kind == kind, this.name == name)).first()
-    first, last = (_NEVER, None) if row is None else (row[0], row[1])
-    return first, first if last is None else last + timedelta(microseconds=1)
+    found = asking.ask("SELECT first_at, last_at FROM group_totals WHERE kind = ? AND name = ?", *ALL)
+    if not found or found[0][1] is None:
+        return _NEVER, _NEVER
+    first, last = map(instant, found[0])
+    return first, last + timedelta(microseconds=1)
 
 
-def _whole(connection: sa.Connection, of: Iterable[int]) -> list[Receipt]:
+def _whole(asking: Asking, of: Iterable[int]) -> list[Receipt]:
     """The receipts with these numbers, in their order."""
     numbers = list(of)
     found: dict[int, Receipt] = {}
     for some in batches(numbers):
-        documented = sa.select(documents.c.number, documents.c.document).where(documents.c.number.in_(some))
-        found |= {number: record_from(text, Receipt) for number, text in connection.execute(documented)}
+        which = one_of("number", some)
+        documented = asking.ask(f"SELECT number, document FROM documents WHERE {which.text}", *which.values)
+        found |= {number: record_from(text, Receipt) for number, text in documented}
         derived = [number for number in some if number not in found]
         if derived:
-            found |= _derived(connection, derived)
+            found |= _derived(asking, derived)
     return [found[number] for number in numbers]
 
 
-def _derived(connection: sa.Connection, numbers: Sequence[int]) -> dict[int, Receipt]:
+_NUMBERED = ("number", *RECEIPT_COLUMNS)
+
+
+def _derived(asking: Asking, numbers: Sequence[int]) -> dict[int, Receipt]:
     """Those that have no document of their own."""
-    prototypes: dict[int, Receipt] = {}
-    question = sa.select(receipts).where(receipts.c.number.in_(numbers))
-    receipt_rows = connection.execute(question).mappings().all()
-    of_forms = sa.select(forms.c.number, forms.c.document).where(
-        forms.c.number.in_({row["form"] for row in receipt_rows})
-    )
-    for number, text in connection.execute(of_forms):
-        prototypes[number] = record_from(text, Receipt)
-    return {row["number"]: derive(prototypes[row["form"]], cast("Mapping[str, Any]", row)) for row in receipt_rows}
+    which = one_of("number", numbers)
+    question = f"SELECT {', '.join(_NUMBERED)} FROM receipts WHERE {which.text}"
+    found = [dict(zip(_NUMBERED, row, strict=True)) for row in asking.ask(question, *which.values)]
+    forms = one_of("number", sorted({row["form"] for row in found}))
+    documented = asking.ask(f"SELECT number, document FROM forms WHERE {forms.text}", *forms.values)
+    prototypes = {number: record_from(text, Receipt) for number, text in documented}
+    return {row["number"]: derive(prototypes[row["form"]], row) for row in found}
 
 
-def _members(
-    connection: sa.Connection, kind: str, name: str, limit: int, before: tuple[datetime, str] | None
-) -> list[int]:
+def _members(asking: Asking, kind: str, name: str, limit: int, before: tuple[datetime, str] | None) -> list[int]:
     """The numbers of a group's receipts, newest first. They are looked for in the hours in which there are some."""
-    this, found = current_receipts.c, list[int]()
-    belongs = hours.Belongs(hours.OF_RECEIPTS.keys, [(kind, name)])
-    for hour in reversed(hours.hours_of(connection, kind, [name])):
+    found: list[int] = []
+    belongs = hours.Belongs([(kind, name)])
+    asked = f"SELECT {', '.join(['number', *belongs.columns])} FROM current_receipts"
+    for hour in reversed(hours.hours_of(asking, kind, [name])):
         if before is not None and hour > before[0]:
             continue
-        question = (
-            sa.select(this.number, *belongs.columns)
-            .where(this.closed_at >= hour, this.closed_at < hour + hours.HOUR, *belongs.conditions)
-            .order_by(this.closed_at.desc(), this.id.desc())
-        )
+        conditions = [hours.OF_RECEIPTS.within((hour, hour + hours.HOUR)), *belongs.conditions]
         if before is not None:
-            question = question.where(sa.tuple_(this.closed_at, this.id) < _as_tuple(before))
-        if not belongs.columns:
-            question = question.limit(limit - len(found))
-        found += [number for number, *rest in connection.execute(question) if belongs.accepts(rest)]
+            conditions.append(_behind(before))
+        which = all_of(conditions)
+        at_most = "" if belongs.columns else f" LIMIT {limit - len(found)}"
+        answer = asking.ask(f"{asked} WHERE {which.text} {_NEWEST_FIRST}{at_most}", *which.values)
+        found += [number for number, *rest in answer if belongs.accepts(rest)]
         if len(found) >= limit:
             break
     return found[:limit]
 
 
-def _kept_costs(connection: sa.Connection, names: Collection[str], until: datetime) -> dict[str | None, CostTotals]:
+def _kept_costs(asking: Asking, names: Collection[str], until: datetime) -> dict[str | None, CostTotals]:
     """What tasks cost by the sums that are kept of groups, of those whose last receipt was closed before `until`."""
     found: dict[str | None, CostTotals] = {}
     stored = {rows.stored_name(name): name for name in names}
-    this = group_totals.c
+    of_tasks_until = Condition("kind = 'task' AND last_at < ?", (rows.stored_instant(until),))
     for some in batches([*stored]):
-        question = sa.select(group_totals).where(this.kind == "task", this.name.in_(some), this.last_at < until)
-        for each in map(_group_totals, connection.execute(question).mappings()):
+        which = all_of([of_tasks_until, one_of("name", some)])
+        for each in map(_group_totals, asking.ask(f"{_GROUPS} WHERE {which.text}", *which.values)):
             name = stored[each.name]
             found[name] = CostTotals(
                 interval=0,
@@ -290,26 +313,27 @@ def _bounded(limit: int) -> int:
     return max(0, min(limit, _LONGEST_LIST))
 
 
-def _place_of(connection: sa.Connection, name: str) -> tuple[datetime, str]:
+def _place_of(asking: Asking, name: str) -> tuple[datetime, str]:
     """Where in a list the receipt called `name` stands. Raises LedgerError when there is none."""
-    receipt_id = _resolve(connection, name)
+    receipt_id = _resolve(asking, name)
     if receipt_id is None:
         raise LedgerError(f"no receipt {name}", hint="`before` is the last receipt of the page before")
-    place = sa.select(receipts.c.closed_at, receipts.c.id).where(receipts.c.id == receipt_id)
-    closed_at, id_ = connection.execute(place).one()
-    return closed_at, id_
+    closed_at, id_ = asking.ask("SELECT closed_at, id FROM receipts WHERE id = ?", receipt_id)[0]
+    return instant(closed_at), id_
 
 
-def _as_tuple(place: tuple[datetime, str]) -> sa.Tuple:
-    return sa.tuple_(sa.literal(place[0], receipts.c.closed_at.type), sa.literal(place[1], receipts.c.id.type))
+def _behind(place: tuple[datetime, str]) -> Condition:
+    """That a receipt comes after this place in a list of the newest."""
+    return Condition("(closed_at, id) < (?, ?)", (rows.stored_instant(place[0]), place[1]))
 
 
-def _resolve(connection: sa.Connection, name: str) -> str | None:
+def _resolve(asking: Asking, name: str) -> str | None:
     """The id of the receipt that people mean by `name`."""
-    exact = connection.scalar(sa.select(receipts.c.id).where(receipts.c.id == name)) or _newest_of(connection, name)
+    name = rows.stored_text(name)
+    exact = _first_of(asking, "id = ?", name) or _newest_of(asking, name)
     if exact is not None or not name:
         return exact
-    candidates = _beginning(connection, name)
+    candidates = _beginning(asking, name)
     if len(candidates) > 1:
         named = ", ".join(candidates[:_NAMED_WHEN_AMBIGUOUS])
         more = ", ..." if len(candidates) > _NAMED_WHEN_AMBIGUOUS else ""
@@ -317,71 +341,64 @@ def _resolve(connection: sa.Connection, name: str) -> str | None:
     return candidates[0] if candidates else None
 
 
-def _newest_of(connection: sa.Connection, request_id: str) -> str | None:
+def _first_of(asking: Asking, condition: str, value: str) -> str | None:
+    """The id of the receipt of which that holds."""
+    return next((id_ for (id_,) in asking.ask(f"SELECT id FROM receipts WHERE {condition}", value)), None)
+
+
+def _newest_of(asking: Asking, request_id: str) -> str | None:
     """The id of the request's receipt that nothing corrects."""
-    first = sa.select(receipts.c.id).where(receipts.c.request_id == request_id, receipts.c.supersedes.is_(None))
-    return _newest_after(connection, connection.scalar(first))
+    return _newest_after(asking, _first_of(asking, "request_id = ? AND supersedes IS NULL", request_id))
 
 
-def _newest_after(connection: sa.Connection, receipt_id: str | None) -> str | None:
+def _newest_after(asking: Asking, receipt_id: str | None) -> str | None:
     """The end of the receipt's chain of corrections. They are few; an index of receipts by request would be read for
     nobody else."""
     newest = receipt_id
     while receipt_id is not None:
         newest = receipt_id
-        receipt_id = connection.scalar(sa.select(receipts.c.id).where(receipts.c.supersedes == receipt_id))
+        receipt_id = _first_of(asking, "supersedes = ?", receipt_id)
     return newest
 
 
-def _beginning(connection: sa.Connection, prefix: str) -> list[str]:
+def _beginning(asking: Asking, prefix: str) -> list[str]:
     """Ids of receipts whose own id or whose request's id begins with `prefix`; enough of them to see that it is not
     one."""
     past = prefix + "\U0010ffff"  # a range, so that an index serves
-    this = receipts.c
-    of_receipts = sa.select(this.id).where(this.id >= prefix, this.id < past).order_by(this.id)
-    of_requests = (
-        sa.select(this.id)
-        .where(this.request_id >= prefix, this.request_id < past, this.supersedes.is_(None))
-        .order_by(this.request_id)
-    )
-    found = connection.scalars(of_receipts.limit(_NAMED_WHEN_AMBIGUOUS + 1)).all()
-    firsts = connection.scalars(of_requests.limit(_NAMED_WHEN_AMBIGUOUS + 1)).all()
-    newest = (_newest_after(connection, first) for first in firsts)
-    return list(dict.fromkeys(id_ for id_ in (*found, *newest) if id_ is not None))
+    at_most = f"LIMIT {_NAMED_WHEN_AMBIGUOUS + 1}"
+    found = asking.ask(f"SELECT id FROM receipts WHERE id >= ? AND id < ? ORDER BY id {at_most}", prefix, past)
+    of_requests = "SELECT id FROM receipts WHERE request_id >= ? AND request_id < ? AND supersedes IS NULL"
+    firsts = asking.ask(f"{of_requests} ORDER BY request_id {at_most}", prefix, past)
+    newest = (_newest_after(asking, first) for (first,) in firsts)
+    return list(dict.fromkeys(id_ for id_ in (*(id_ for (id_,) in found), *newest) if id_ is not None))
 
 
-def _total_cost(connection: sa.Connection) -> Decimal:
+def _total_cost(asking: Asking) -> Decimal:
     """See `Reader.total_cost`. What is too large for a sum is added from its document."""
-    this = current_receipts.c
-    kind, name = ALL
-    everything = sa.select(group_totals).where(group_totals.c.kind == kind, group_totals.c.name == name)
-    found = connection.execute(everything).mappings().one_or_none()
-    off_scale = connection.scalars(
-        sa.select(documents.c.document)
-        .join(current_receipts, this.number == documents.c.number)
-        .where(this.off_scale > 0, this.cost_dollars.is_(None))
+    everything = asking.ask(f"{_GROUPS} WHERE kind = ? AND name = ?", *ALL)
+    off_scale = asking.ask(
+        "SELECT document FROM documents JOIN current_receipts AS this ON this.number = documents.number"
+        " WHERE this.off_scale > 0 AND this.cost_dollars IS NULL"
     )
-    known = Decimal(0) if found is None else _money(found)
-    return exact_sum([known, *map(rows.cost_from, off_scale)])
+    known = _group_totals(everything[0]).cost if everything else Decimal(0)
+    return exact_sum([known, *(rows.cost_from(document) for (document,) in off_scale)])
 
 
-def _money(found: Mapping[Any, Any]) -> Decimal:
-    dollars, picodollars = (int(found[name]) for name in MONEY_COLUMNS)
-    return rows.join_money(dollars * PICODOLLARS_PER_DOLLAR + picodollars)
-
-
-def _group_totals(found: Mapping[Any, Any]) -> GroupTotals:
+def _group_totals(found: Sequence[Any]) -> GroupTotals:
+    """From a row of `_GROUPS`. Postgres has decimals here."""
+    kind, name, *numbers, first_at, last_at = found
+    receipts, failures, unpriced, off_scale, inputs, outputs, uncounted, dollars, picodollars = map(int, numbers)
     return GroupTotals(
-        kind=found["kind"],
-        name=found["name"],
-        receipts=int(found["receipts"]),
-        failures=int(found["failures"]),
-        input_tokens=int(found["input_tokens"]),
-        output_tokens=int(found["output_tokens"]),
-        uncounted=int(found["uncounted"]),
-        cost=_money(found),
-        unpriced=int(found["unpriced"]),
-        off_scale=int(found["off_scale"]),
-        first_at=found["first_at"],
-        last_at=found["last_at"],
+        kind=kind,
+        name=name,
+        receipts=receipts,
+        failures=failures,
+        input_tokens=inputs,
+        output_tokens=outputs,
+        uncounted=uncounted,
+        cost=rows.join_money(dollars * PICODOLLARS_PER_DOLLAR + picodollars),
+        unpriced=unpriced,
+        off_scale=off_scale,
+        first_at=instant(first_at),
+        last_at=instant(last_at),
     )

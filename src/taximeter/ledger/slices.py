@@ -17,29 +17,30 @@ from itertools import pairwise
 from typing import Any
 
 import msgspec
-import sqlalchemy as sa
 
 from taximeter.ledger import rows
 from taximeter.ledger.columns import HOUR_AMOUNTS, HOUR_SUMS, MONEY_UNITS, PHASE_COLUMNS, TOKEN_COLUMNS, UNKNOWN_COLUMNS
+from taximeter.ledger.database import Asking
 from taximeter.ledger.hours import (
     HOUR,
     OF_RECEIPTS,
     Belongs,
-    Column,
     Source,
     Span,
     active_hours,
+    check_kind,
     hours_of,
     parts_of,
-    within,
+    summed,
 )
+from taximeter.ledger.sql import Condition, all_of, instant
 from taximeter.ledger.totals import CostTotals, Percentiles, Slice
 from taximeter.records import LABEL_KIND, PICODOLLARS_PER_DOLLAR, Basis, Outcome, Phase, TaskWords
 
 MOST_TIMED = 100_000
 """Of more timed receipts in one question, percentiles look at an even part only."""
 
-KINDS = ("task", "run", "session", "model", "served_by", "key", "source", "outcome")
+# ruff: noqa: S608 - all words of these questions are our own
 
 _STRIPE = timedelta(minutes=5)
 _MOST_BY_NUMBER = 8  # of fewer than every so manieth, whole stripes of time are passed over
@@ -54,23 +55,23 @@ Groups = Sequence[tuple[str, str]]
 
 
 class Names:
-    """How the name that a row has is found: the `columns` to group by, and what their values mean at an instant. With
-    `only`, whether it belongs to all of these is asked too."""
+    """How the name that a row has is found: the `columns` to group by (`grouped` says so), and what their values mean
+    at an instant. With `only`, whether it belongs to all of these is asked too."""
 
-    def __init__(self, source: Source, by: str | None, only: Groups, words: TaskWords) -> None:
+    def __init__(self, by: str | None, only: Groups, words: TaskWords) -> None:
         said = not words.is_empty and (by == "task" or any(kind == "task" for kind, _ in only))
         self._tasks = [name for kind, name in only if kind == "task"] if said else []
         self._words = words if said else None
         self._by = by
-        self._belongs = Belongs(source.keys, [group for group in only if not (said and group[0] == "task")])
+        self._belongs = Belongs([group for group in only if not (said and group[0] == "task")])
         self.conditions = self._belongs.conditions
-        keys: dict[str, Column] = {name: source.keys[name] for name in _JOINT} if said else {}
-        if by is not None and not by.startswith(LABEL_KIND):
-            keys[by] = source.keys[by]
-        elif by is not None:
-            keys["labels"] = source.keys["labels"]
+        keys: list[str] = [*_JOINT] if said else []
+        column = "labels" if by is not None and by.startswith(LABEL_KIND) else by
+        if column is not None and column not in keys:
+            keys.append(column)
         self._places = {name: place for place, name in enumerate(keys)}
-        self.columns = [*keys.values(), *self._belongs.columns]
+        self.columns = [*keys, *self._belongs.columns]
+        self.grouped = f" GROUP BY {', '.join(self.columns)}" if self.columns else ""
 
     def name(self, values: Sequence[Any], at: datetime) -> tuple[bool, str | None]:
         """Whether a row with these values of `columns` counts, and as whose."""
@@ -104,30 +105,29 @@ _ADDED = (*HOUR_SUMS, *(f"failed_{name}" for name in _FAILED), *(outcome.value f
 _OF_COSTS = ("receipts", "unpriced", "cost_dollars", "cost_picodollars")
 
 
-def _sums(source: Source, names: Sequence[str]) -> list[Column]:
+def _sums(source: Source, names: Sequence[str]) -> list[str]:
     """Those of `_ADDED`, then the weakest bases, and when the first was received and the last closed."""
-    outcome = source.keys["outcome"]
-    made: dict[str, Column] = {f"failed_{name}": source.sums[name] for name in _FAILED}
-    made = {name: sa.case((outcome == Outcome.COMPLETED.value, 0), else_=column) for name, column in made.items()}
-    made |= {one.value: sa.case((outcome == one.value, source.sums["receipts"]), else_=0) for one in _OUTCOMES}
-    ranks = [
-        sa.func.max(sa.case({basis.value: rank for rank, basis in enumerate(_BASES)}, value=source.keys[name]))
-        for name in ("usage_basis", "cost_basis")
-    ]
-    added = [made[name] if name in made else source.sums[name] for name in names]
-    spans = [sa.func.min(source.first_at), sa.func.max(source.last_at)]
-    return [*(sa.func.coalesce(sa.func.sum(column), 0) for column in added), *ranks, *spans]
+    made = {
+        f"failed_{name}": f"CASE WHEN outcome = '{Outcome.COMPLETED}' THEN 0 ELSE {source.sums[name]} END"
+        for name in _FAILED
+    }
+    made |= {one.value: f"CASE WHEN outcome = '{one}' THEN {source.sums['receipts']} ELSE 0 END" for one in _OUTCOMES}
+    ranks = " ".join(f"WHEN '{basis}' THEN {rank}" for rank, basis in enumerate(_BASES))
+    weakest = [f"max(CASE {name} {ranks} END)" for name in ("usage_basis", "cost_basis")]
+    added = [summed(made[name] if name in made else source.sums[name]) for name in names]
+    return [*added, *weakest, f"min({source.first_at})", f"max({source.last_at})"]
 
 
 @dataclass(slots=True)
 class _Heap:
-    """What is known of one interval and name so far. The numbers are those of a question's names."""
+    """What is known of one interval and name so far. The numbers are those of a question's names, the instants as
+    stored, for text sorts by time."""
 
     numbers: list[int]
     usage_rank: int | None
     cost_rank: int | None
-    first_at: datetime
-    last_at: datetime
+    first_at: str
+    last_at: str
     times: tuple[list[int], list[int], list[int]] = field(default_factory=lambda: ([], [], []))
 
     def add(self, more: _Heap) -> None:
@@ -152,47 +152,44 @@ class Slices:
     def __init__(self, by: str | None, only: Groups, words: TaskWords) -> None:
         """Raises ValueError for a kind that nothing is kept by."""
         for kind in (*(kind for kind, _ in only), *([] if by is None else [by])):
-            if kind not in KINDS and not kind.startswith(LABEL_KIND):
-                raise ValueError(f"receipts are added up by {', '.join(KINDS)} or {LABEL_KIND}NAME, not by {kind!r}")
+            check_kind(kind)
         self._by, self._only, self._words = by, only, words
 
     def answer(
-        self, connection: sa.Connection, spans: Spans, *, percentiles: bool, names: Collection[str] | None = None
+        self, asking: Asking, spans: Spans, *, percentiles: bool, names: Collection[str] | None = None
     ) -> list[Slice]:
         """The slices, by interval and name; with `names`, only these."""
         heaps = _Heaps(self._by, self._only, self._words, _ADDED)
-        heaps.fill(connection, spans, names)
+        heaps.fill(asking, spans, names)
         if percentiles:
-            heaps.take_times(connection, spans, heaps.timed())
+            heaps.take_times(asking, spans, heaps.timed())
         return heaps.slices()
 
-    def with_whole(
-        self, connection: sa.Connection, spans: Spans, *, percentiles: bool
-    ) -> tuple[list[Slice], Slice | None]:
+    def with_whole(self, asking: Asking, spans: Spans, *, percentiles: bool) -> tuple[list[Slice], Slice | None]:
         """The slices, and all of them together; with `percentiles` for each of them, else for the whole alone. The
         spans follow each other."""
         end_to_end = [(0, (spans[0][1][0], spans[-1][1][1]))]
         whole = _Heaps(None, self._only, self._words, _ADDED)
         if self._by is None:
             heaps = _Heaps(None, self._only, self._words, _ADDED)
-            heaps.fill(connection, spans)
+            heaps.fill(asking, spans)
             whole.add_up(heaps)
         else:
             # Counts that are nothing in all are nothing in any: most of a hundred columns need not be added up by name.
-            whole.fill(connection, end_to_end)
+            whole.fill(asking, end_to_end)
             heaps = _Heaps(self._by, self._only, self._words, whole.names_that_count())
-            heaps.fill(connection, spans)
+            heaps.fill(asking, spans)
         if percentiles:
-            heaps.take_times(connection, spans, whole.timed())
+            heaps.take_times(asking, spans, whole.timed())
             whole.gather_times(heaps)
         else:
-            whole.take_times(connection, end_to_end, whole.timed())
+            whole.take_times(asking, end_to_end, whole.timed())
         return heaps.slices(), next(iter(whole.slices()), None)
 
-    def costs(self, connection: sa.Connection, spans: Spans, names: Collection[str] | None = None) -> list[CostTotals]:
+    def costs(self, asking: Asking, spans: Spans, names: Collection[str] | None = None) -> list[CostTotals]:
         """What each of the slices costs, and no more."""
         heaps = _Heaps(self._by, self._only, self._words, _OF_COSTS)
-        heaps.fill(connection, spans, names)
+        heaps.fill(asking, spans, names)
         return heaps.costs()
 
 
@@ -204,20 +201,18 @@ class _Heaps:
         self._at = {name: place for place, name in enumerate(names)}
         self._heaps: dict[Key, _Heap] = {}
 
-    def fill(self, connection: sa.Connection, spans: Spans, names: Collection[str] | None = None) -> None:
+    def fill(self, asking: Asking, spans: Spans, names: Collection[str] | None = None) -> None:
         """Add up what was closed in the spans; with `names`, only theirs."""
-        questions: dict[int, tuple[Names, sa.Select[Any]]] = {}  # a hundred columns take longer to write than to read
+        mine = Names(self._by, self._only, self._words)
+        width, end = len(mine.columns), len(mine.columns) + len(self._names)
+        asked: dict[str, str] = {}  # a hundred columns take longer to write than to read
         for interval, span in self._cut(spans):
             for source, part in parts_of(span):
-                if id(source) not in questions:
-                    mine = Names(source, self._by, self._only, self._words)
-                    question = sa.select(*mine.columns, *_sums(source, self._names)).where(
-                        within(source), *mine.conditions
-                    )
-                    questions[id(source)] = mine, question.group_by(*mine.columns) if mine.columns else question
-                mine, question = questions[id(source)]
-                width, end = len(mine.columns), len(mine.columns) + len(self._names)
-                for row in connection.execute(question, {"since": part[0], "until": part[1]}).all():
+                if source.table not in asked:
+                    asked[source.table] = ", ".join([*mine.columns, *_sums(source, self._names)])
+                which = all_of([source.within(part), *mine.conditions])
+                question = f"SELECT {asked[source.table]} FROM {source.table} WHERE {which.text}{mine.grouped}"
+                for row in asking.ask(question, *which.values):
                     counts, name = mine.name(row[:width], span[0])
                     if counts and row[-1] is not None and (names is None or name in names):
                         self._add(
@@ -248,25 +243,23 @@ class _Heaps:
         """How many have a time."""
         return sum(heap.numbers[self._at["timed"]] for heap in self._heaps.values()) if "timed" in self._at else 0
 
-    def take_times(self, connection: sa.Connection, spans: Spans, timed: int) -> None:
+    def take_times(self, asking: Asking, spans: Spans, timed: int) -> None:
         """Durations, for percentiles: all of them, or an even part of very many. They come as texts, which takes a
         third of the time of rows."""
         every = -(-timed // MOST_TIMED)
         if not every:
             return
-        mine, this = Names(OF_RECEIPTS, self._by, self._only, self._words), OF_RECEIPTS.keys
-        measures = [_joined(connection, this[name]) for name in ("first_token_ns", "itl_ns", "total_ns")]
-        question = sa.select(*mine.columns, *measures).where(
-            within(OF_RECEIPTS), this["total_ns"].is_not(None), *mine.conditions
-        )
+        mine = Names(self._by, self._only, self._words)
+        measures = [asking.joined(name) for name in ("first_token_ns", "itl_ns", "total_ns")]
+        asked = f"SELECT {', '.join([*mine.columns, *measures])} FROM {OF_RECEIPTS.table}"
+        conditions = [Condition("total_ns IS NOT NULL"), *mine.conditions]
         if 1 < every <= _MOST_BY_NUMBER:
-            question = question.where(this["number"] * _SPREAD % _SPREAD_OVER < _SPREAD_OVER // every)
-        if mine.columns:
-            question = question.group_by(*mine.columns)
+            conditions.append(Condition(f"number * {_SPREAD} % {_SPREAD_OVER} < {_SPREAD_OVER // every}"))
         width = len(mine.columns)
         for interval, span in self._cut(spans):
-            for part in _looked_at(connection, span, every):
-                for row in connection.execute(question, {"since": part[0], "until": part[1]}).all():
+            for part in _looked_at(asking, span, every):
+                which = all_of([OF_RECEIPTS.within(part), *conditions])
+                for row in asking.ask(f"{asked} WHERE {which.text}{mine.grouped}", *which.values):
                     counts, name = mine.name(row[:width], span[0])
                     heap = self._heaps.get((interval, name)) if counts else None
                     if heap is not None:
@@ -296,7 +289,7 @@ class _Heaps:
                     receipts=receipts,
                     unpriced=unpriced,
                     cost=_dollars(dollars, picodollars),
-                    last_at=heap.last_at,
+                    last_at=instant(heap.last_at),
                 )
             )
         return found
@@ -308,18 +301,12 @@ class _Heaps:
         return ((interval, part) for interval, span in spans for part in cut(span, self._words.instants))
 
 
-def _joined(connection: sa.Connection, column: Column) -> Column:
-    """All numbers of the column that are known, with commas between them."""
-    texts = column if connection.dialect.name == "sqlite" else sa.cast(column, sa.Text)
-    return sa.func.aggregate_strings(texts, ",")
-
-
-def _looked_at(connection: sa.Connection, span: Span, every: int) -> Iterator[Span]:
+def _looked_at(asking: Asking, span: Span, every: int) -> Iterator[Span]:
     """All of the span; or of the hours in which there was anything, every so manieth stripe of very many."""
     if every <= _MOST_BY_NUMBER:
         yield span
         return
-    for busy in hours_between(active_hours(connection, *span), span[1]):
+    for busy in hours_between(active_hours(asking, *span), span[1]):
         yield from _stripes((max(span[0], busy[0]), busy[1]), every)
 
 
@@ -354,7 +341,7 @@ def hours_between(hours: Collection[datetime], until: datetime) -> list[Span]:
     return spans
 
 
-def hours_of_tasks(connection: sa.Connection, names: Collection[str], words: TaskWords, until: datetime) -> list[Span]:
+def hours_of_tasks(asking: Asking, names: Collection[str], words: TaskWords, until: datetime) -> list[Span]:
     """When there can be receipts of these tasks."""
     groups: dict[str, set[str]] = {"task": set(names)}
     for (kind, name), task in words.assigned.items():
@@ -362,7 +349,7 @@ def hours_of_tasks(connection: sa.Connection, names: Collection[str], words: Tas
             groups.setdefault(kind, set()).add(name)
     if words.each is not None:
         groups.setdefault(words.each, set()).update(names)
-    hours = {hour for kind, some in groups.items() for hour in hours_of(connection, kind, some)}
+    hours = {hour for kind, some in groups.items() for hour in hours_of(asking, kind, some)}
     for window in words.windows:
         if window.task in names:
             end = min(until, window.until or until)
@@ -410,8 +397,8 @@ class _Figures:
             first_token=_percentiles(first_token, numbers[at["first_tokens"]]),
             inter_token=_percentiles(inter_token, numbers[at["itls"]]),
             total=_percentiles(total, numbers[at["timed"]]),
-            first_at=heap.first_at,
-            last_at=heap.last_at,
+            first_at=instant(heap.first_at),
+            last_at=instant(heap.last_at),
             usage_basis=None if heap.usage_rank is None else _BASES[heap.usage_rank],
             cost_basis=None if heap.cost_rank is None else _BASES[heap.cost_rank],
             cost_reported=self._amount(numbers, *HOUR_AMOUNTS["reported"]),

@@ -6,12 +6,12 @@ Owns: how connections to the file are set up, and what its errors mean. Refuses 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taximeter.ledger.database import Away, Living, Refused, Session, away, refused
+from taximeter.ledger.database import Asking, Away, Living, Refused, Session, away, refused
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -51,21 +51,8 @@ class Sqlite:
     def tables(self, session: Session) -> set[str]:
         return {name for (name,) in session.ask("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
-    def engine(self, *, patience_s: float) -> sa.Engine:
-        import sqlalchemy as sa  # noqa: PLC0415  # see `ledger.Ledger`
-        from sqlalchemy import event  # noqa: PLC0415
-
-        engine = sa.create_engine(
-            # By its URL the library knows how to share connections to a file; they are made as everywhere here.
-            sa.URL.create("sqlite", database=str(self.path)),
-            creator=lambda: connect(self.path, patience_s=patience_s, writes=False),
-        )
-        event.listen(engine, "begin", _begin)
-        return engine
-
-
-def _begin(connection: sa.Connection) -> None:
-    connection.exec_driver_sql("BEGIN")
+    def asking(self, *, patience_s: float) -> Asking:
+        return SqliteAsking(self.path, patience_s=patience_s)
 
 
 def connect(path: Path, *, patience_s: float | None, writes: bool) -> sqlite3.Connection:
@@ -84,6 +71,40 @@ def connect(path: Path, *, patience_s: float | None, writes: bool) -> sqlite3.Co
     return connection
 
 
+class SqliteAsking:
+    """A connection that asks."""
+
+    usable = True
+
+    def __init__(self, path: Path, *, patience_s: float) -> None:
+        self._path = path
+        with _border(path):
+            self._connection = connect(path, patience_s=patience_s, writes=False)
+
+    @contextmanager
+    def snapshot(self) -> Generator[None]:
+        with _border(self._path):
+            self._connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._connection.execute("ROLLBACK")
+
+    def ask(self, question: str, *values: object) -> list[tuple[Any, ...]]:
+        with _border(self._path):
+            return self._connection.execute(question, values).fetchall()
+
+    def each(self, question: str, *values: object) -> Iterator[tuple[Any, ...]]:
+        with _border(self._path), closing(self._connection.execute(question, values)) as rows:
+            yield from rows
+
+    def joined(self, column: str) -> str:
+        return f"group_concat({column}, ',')"
+
+    def close(self) -> None:
+        self._connection.close()
+
+
 class SqliteSession:
     """A connection that writes."""
 
@@ -91,7 +112,7 @@ class SqliteSession:
         self._path = path
         self._patience_s = patience_s
         self._synchronous: str | None = None
-        with self._border():
+        with _border(self._path):
             self._connection = connect(path, patience_s=patience_s, writes=True)
             if for_many:
                 # Ids come in no order of time, so a batch changes pages all over their indexes. What does not fit into
@@ -110,11 +131,11 @@ class SqliteSession:
             self._connection.execute(f"PRAGMA busy_timeout = {round(timeout_s * 1_000)}")
 
     def ask(self, question: str, *values: object) -> list[tuple[Any, ...]]:
-        with self._border():
+        with _border(self._path):
             return self._connection.execute(question, values).fetchall()
 
     def tell(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
-        with self._border():
+        with _border(self._path):
             self._connection.executemany(statement, rows)
 
     @contextmanager
@@ -122,7 +143,7 @@ class SqliteSession:
         # FULL syncs the log at every commit: a receipt survives a power cut too. docs/ledger.md has what that costs.
         # NORMAL leaves that to the next FULL one: what it wrote is the system's by then, whatever becomes of us.
         synchronous = "FULL" if durable else "NORMAL"
-        with self._border():
+        with _border(self._path):
             if synchronous != self._synchronous:
                 self._connection.execute(f"PRAGMA synchronous = {synchronous}")
                 self._synchronous = synchronous
@@ -137,7 +158,7 @@ class SqliteSession:
 
     @contextmanager
     def savepoint(self) -> Generator[None]:
-        with self._border():
+        with _border(self._path):
             self._connection.execute("SAVEPOINT entry")
             try:
                 yield
@@ -154,7 +175,7 @@ class SqliteSession:
         import sqlalchemy as sa  # noqa: PLC0415  # only a migration needs it
 
         engine = sa.create_engine("sqlite://", creator=lambda: self._connection, poolclass=sa.StaticPool)
-        with self._border(), engine.begin() as described:
+        with _border(self._path), engine.begin() as described:
             described.exec_driver_sql("BEGIN IMMEDIATE")
             yield described
 
@@ -165,14 +186,16 @@ class SqliteSession:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
-    @contextmanager
-    def _border(self) -> Generator[None]:
-        try:
-            yield
-        except (Away, Refused):
-            raise
-        except (sqlite3.Error, OSError) as error:
-            raise _named(error, str(self._path)) from error
+
+@contextmanager
+def _border(path: Path) -> Generator[None]:
+    """Errors of the file leave as the ledger's."""
+    try:
+        yield
+    except (Away, Refused):
+        raise
+    except (sqlite3.Error, OSError) as error:
+        raise _named(error, str(path)) from error
 
 
 def _named(error: sqlite3.Error | OSError, name: str) -> Away | Refused:

@@ -10,12 +10,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import datetime
 
-import sqlalchemy as sa
-
 from taximeter.ledger import rows
-from taximeter.ledger.database import Session, batches
+from taximeter.ledger.database import Asking, Session, batches
 from taximeter.ledger.documents import record_from
-from taximeter.ledger.schema import task_ends, task_rules
+from taximeter.ledger.sql import instant, one_of
 from taximeter.records import Task, TaskVerb, TaskWord, TaskWords
 
 _COLUMNS = ("number", "said_at", "word", "task", "kind", "name", "idle_s")
@@ -30,62 +28,59 @@ def say(session: Session, word: TaskWord) -> None:
     session.tell(_INSERT, [row])
 
 
-def words(connection: sa.Connection) -> list[TaskWord]:
+def words(asking: Asking) -> list[TaskWord]:
     """Everything that was said, oldest first."""
-    this = task_rules.c
-    question = sa.select(this.said_at, this.word, this.task, this.kind, this.name, this.idle_s).order_by(this.number)
+    question = "SELECT said_at, word, task, kind, name, idle_s FROM task_rules ORDER BY number"
     return [
-        TaskWord(verb=TaskVerb(verb), said_at=said_at, task=task, kind=kind, name=name, idle_s=idle_s)
-        for said_at, verb, task, kind, name, idle_s in connection.execute(question)
+        TaskWord(verb=TaskVerb(verb), said_at=instant(said_at), task=task, kind=kind, name=name, idle_s=idle_s)
+        for said_at, verb, task, kind, name, idle_s in asking.ask(question)
     ]
 
 
-def rules(connection: sa.Connection) -> TaskWords:
+def rules(asking: Asking) -> TaskWords:
     """What all of it comes to."""
-    said = words(connection)
+    said = words(asking)
     started = {word.task for word in said if word.verb is TaskVerb.START and word.task is not None}
-    ends = [_task(name, document) for name, document in _ends(connection, started)] if started else []
+    ends = [_task(name, document) for name, document in _ends(asking, started)] if started else []
     return TaskWords.of(said, ends)
 
 
-def finished(connection: sa.Connection, since: datetime, until: datetime) -> list[Task]:
+def finished(asking: Asking, since: datetime, until: datetime) -> list[Task]:
     """Tasks whose end, by the last word on it, was from `since` and before `until`, and which did not start again."""
-    this, later = task_ends.c, task_ends.alias("later")
     question = (
-        sa.select(this.name, this.document)
-        .where(this.finished_at >= since, this.finished_at < until)
-        .where(~sa.exists().where(later.c.name == this.name, later.c.number > this.number))
-        .order_by(this.finished_at, this.name)
+        "SELECT name, document FROM task_ends AS this WHERE finished_at >= ? AND finished_at < ? AND NOT EXISTS"
+        " (SELECT 1 FROM task_ends AS later WHERE later.name = this.name AND later.number > this.number)"
+        " ORDER BY finished_at, name"
     )
-    starts = _starts(connection)
-    tasks = [_task(name, document) for name, document in connection.execute(question)]
+    ends = asking.ask(question, rows.stored_instant(since), rows.stored_instant(until))
+    starts = _starts(asking)
+    tasks = [_task(name, document) for name, document in ends]
     return [task for task in tasks if not _is_open_again(task, starts)]
 
 
-def standing(connection: sa.Connection, names: Collection[str]) -> dict[str, Task]:
+def standing(asking: Asking, names: Collection[str]) -> dict[str, Task]:
     """How these tasks stand: by the last word on each one's end, open where it started again since or never ended.
     Those that nobody said anything of are not in it."""
-    starts = _starts(connection)
+    starts = _starts(asking)
     tasks = {name: Task(name=name) for name in names if name in starts}
-    for name, document in _ends(connection, names):  # the last one stays
+    for name, document in _ends(asking, names):  # the last one stays
         task = _task(name, document)
         tasks[name] = Task(name=name, labels=task.labels) if _is_open_again(task, starts) else task
     return tasks
 
 
-def _ends(connection: sa.Connection, names: Collection[str]) -> Iterator[tuple[str, str]]:
+def _ends(asking: Asking, names: Collection[str]) -> Iterator[tuple[str, str]]:
     """Words on how these ended, oldest first for each one."""
-    this = task_ends.c
-    for some in batches(sorted(names)):
-        question = sa.select(this.name, this.document).where(this.name.in_(some)).order_by(this.name, this.number)
-        yield from ((row[0], row[1]) for row in connection.execute(question))
+    for some in batches(sorted(map(rows.stored_text, names))):
+        which = one_of("name", some)
+        question = f"SELECT name, document FROM task_ends WHERE {which.text} ORDER BY name, number"  # noqa: S608 - our own words
+        yield from asking.ask(question, *which.values)
 
 
-def _starts(connection: sa.Connection) -> dict[str, datetime]:
+def _starts(asking: Asking) -> dict[str, datetime]:
     """When tasks were last said to start."""
-    this = task_rules.c
-    question = sa.select(this.task, this.said_at).where(this.word == TaskVerb.START.value).order_by(this.number)
-    return {row[0]: row[1] for row in connection.execute(question)}
+    question = "SELECT task, said_at FROM task_rules WHERE word = ? ORDER BY number"
+    return {task: instant(said_at) for task, said_at in asking.ask(question, TaskVerb.START.value)}
 
 
 def _is_open_again(task: Task, starts: dict[str, datetime]) -> bool:

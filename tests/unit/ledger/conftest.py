@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from taximeter.ledger import Ledger
-from taximeter.ledger.database import Session
+from taximeter.ledger.database import Asking, Session
 from tests import postgres_server
 from tests.postgres_server import Server
 
@@ -70,3 +71,31 @@ def shared_ledger_of_each(
     url = "sqlite://" if request.param == "sqlite" else request.getfixturevalue("postgres").new_database()
     with Ledger.open(url, spool=tmp_path_factory.mktemp("spool"), patience_s=30.0) as opened:  # of a busy machine too
         yield opened
+
+
+class _Listened:
+    """A connection that asks, and what it is asked."""
+
+    def __init__(self, asking: Asking, asked: list[tuple[str, tuple[object, ...]]]) -> None:
+        self._asking = asking
+        self._asked = asked
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._asking, name)
+
+    def ask(self, question: str, *values: object) -> list[tuple[Any, ...]]:
+        self._asked.append((question, values))
+        return self._asking.ask(question, *values)
+
+    def each(self, question: str, *values: object) -> Iterator[tuple[Any, ...]]:
+        self._asked.append((question, values))
+        return self._asking.each(question, *values)
+
+
+@pytest.fixture
+def asked(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[object, ...]]]:
+    """Every question that the ledger asks its database from now on, with its values."""
+    database, found = ledger._database, list[tuple[str, tuple[object, ...]]]()
+    real = database.asking
+    monkeypatch.setattr(database, "asking", lambda *, patience_s: _Listened(real(patience_s=patience_s), found))
+    return found

@@ -14,7 +14,6 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,9 +22,9 @@ from taximeter.ledger.columns import MONEY_COLUMNS, RECEIPT_COLUMNS
 from taximeter.ledger.database import Session, database_at
 from taximeter.ledger.documents import document
 from taximeter.ledger.rows import LARGEST, receipt_row, split_cost, stored_name
-from taximeter.ledger.schema import metadata
 from taximeter.records import Outcome, Receipt, Usage, exact_sum, new_id
 from tests.unit.ledger.records import NOON, a_receipt, a_request, any_receipts
+from tests.unit.ledger.tables import metadata
 
 LEAVES = Usage.INPUT_LEAVES + Usage.OUTPUT_LEAVES
 EVER = (datetime(1900, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
@@ -311,18 +310,13 @@ def without_numbers(session: Session, table: str, order: str) -> list[dict[str, 
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_no_question_reads_a_whole_table(ledger: Ledger, path: Path) -> None:
+def test_no_question_reads_a_whole_table(
+    ledger: Ledger, path: Path, asked: list[tuple[str, tuple[object, ...]]]
+) -> None:
     """SQLite's own plan of each: nothing is scanned but the newest receipts, in order, up to the limit; and the index
     of those few that no sum takes."""
     for number in range(50):
         ledger.append(in_a_group(NOON + timedelta(minutes=number), task="t", run="r")).result()
-    asked: list[tuple[str, object]] = []
-    engine = ledger._reading()._engine
-
-    def listen(connection: object, cursor: object, statement: str, parameters: object, *_: object) -> None:
-        asked.append((statement, parameters))
-
-    sa.event.listen(engine, "before_cursor_execute", listen)
     newest = ledger.receipts(3)[-1].id
     ledger.receipts(3, before=newest)
     ledger.receipt(newest[:-1])

@@ -13,34 +13,31 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from taximeter.errors import LedgerError
-from taximeter.ledger import Ledger, migrations, schema
+from taximeter.ledger import Ledger, migrations
 from taximeter.ledger.database import Refused, Session, database_at
 from taximeter.ledger.sqlite import Sqlite
 from taximeter.records import Task, Usage
+from tests.unit.ledger import tables
 from tests.unit.ledger.conftest import Open
 from tests.unit.ledger.records import NOON, a_receipt
 
 
 def test_the_steps_lead_to_the_tables(ledger: Ledger) -> None:
     """What the migrations make is what the code believes, column by column and index by index."""
-    engine = ledger._database.engine(patience_s=9)
-    with engine.connect() as connection:
+    with closing(ledger._database.session(patience_s=9)) as session, session.describe() as connection:
         context = MigrationContext.configure(connection, opts={"version_table": "schema_version"})
-        assert compare_metadata(context, schema.metadata) == []
+        assert compare_metadata(context, tables.metadata) == []
         view = connection.exec_driver_sql("SELECT * FROM current_receipts")
-        assert sorted(view.keys()) == sorted(schema.receipts.columns.keys())
+        assert sorted(view.keys()) == sorted(tables.receipts.columns.keys())
         view.close()
-    engine.dispose()
 
 
 def test_what_is_written_is_what_the_tables_say(ledger: Ledger) -> None:
     """The writer has SQL of its own: through the description of the tables its rows read as they were meant."""
     receipt = a_receipt()
     ledger.append(receipt).result()
-    engine = ledger._database.engine(patience_s=9)
-    with engine.connect() as connection:
-        row = connection.execute(sa.select(schema.receipts)).mappings().one()
-    engine.dispose()
+    with closing(ledger._database.session(patience_s=9)) as session, session.describe() as connection:
+        row = connection.execute(sa.select(tables.receipts)).mappings().one()
     assert (row["received_at"], row["closed_at"]) == (receipt.request.received_at, receipt.closed_at)
     assert (row["id"], row["model"], row["stream"]) == (receipt.id, receipt.request.model, receipt.request.stream)
     assert row["input_fresh_tokens"] == (receipt.usage and receipt.usage.input_fresh_tokens)
@@ -68,7 +65,7 @@ def test_a_new_file_is_what_the_steps_lead_to(tmp_path: Path) -> None:
 def test_every_token_leaf_has_its_column() -> None:
     """A new bucket in the vocabulary is a new column, or this fails."""
     leaves = Usage(input_fresh_tokens=0, input_cache_read_tokens=0, output_text_tokens=0).leaves()
-    assert set(leaves) <= set(schema.receipts.columns.keys())
+    assert set(leaves) <= set(tables.receipts.columns.keys())
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,5 @@
-"""The tables as they are now. How an older file gets here is `migrations`; a test holds the two together.
-
-Owns: names, types and constraints, in the SQL that SQLite and Postgres share. Refuses to know: records.
-
-Only the reader and the migrations work with this description. Who writes names columns in SQL of its own
-(`transactions`): describing tables takes a library that takes a tenth of a second to import, and a server must be able
-to write before its first answer.
+"""The tables as they should be, in the words of a library that knows both databases: what the migrations make of each
+is held to this, column by column. The ledger itself needs no description: it says what it asks in SQL.
 
 `receipts` is narrow, so that a report over a million rows reads no more than it needs; the whole receipt lies beside it
 in `documents`. A number that is unknown is NULL. One that does not fit its 64-bit column is NULL too, is counted in
@@ -34,7 +29,7 @@ class AnyText(sa.TypeDecorator[str]):
     impl = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
     cache_ok = True
 
-    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:  # noqa: ARG002 - theirs
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
         return None if value is None else stored_text(value)
 
 
@@ -44,14 +39,14 @@ class UtcDateTime(sa.TypeDecorator[datetime]):
     impl = sa.DateTime
     cache_ok = True
 
-    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002 - theirs
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
         if value is None:
             return None
         if value.tzinfo is None:
             raise ValueError("an instant without a time zone")
         return value.astimezone(UTC).replace(tzinfo=None)
 
-    def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002 - theirs
+    def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
         return None if value is None else value.replace(tzinfo=UTC)
 
 
@@ -206,6 +201,3 @@ losses = sa.Table(
     sa.Column("told_at", UtcDateTime, nullable=False),
     sa.Column("receipts", sa.BigInteger, nullable=False),
 )
-
-# A view in the database: the receipts that no other one corrects. It is in no `metadata`, which makes tables.
-current_receipts = sa.table("current_receipts", *(sa.column(column.name, column.type) for column in receipts.columns))
