@@ -54,4 +54,5 @@ NB_MODULE(_native, m) {
     bind_decoder(m);
     bind_limits(m);
     bind_tokenizer(m);
+    bind_transcripts(m);
 }

@@ -10,5 +10,6 @@ void bind_decoder(nanobind::module_& m);
 void bind_limits(nanobind::module_& m);
 void bind_packed(nanobind::module_& m);
 void bind_tokenizer(nanobind::module_& m);
+void bind_transcripts(nanobind::module_& m);
 
 }  // namespace taximeter

@@ -156,6 +156,21 @@ class Texts:
 def words(steps: list[str], text: str) -> list[str]:
     """A text cut by one step after the other. See `library_merges.WORD_PATTERNS`."""
 
+def usage_lines(
+    buffer: bytearray, first: int, end: int
+) -> list[
+    tuple[int, int]
+    | tuple[
+        int,
+        str,
+        str,
+        str | None,
+        tuple[int, ...],
+        tuple[str | None, str | None, str | None, str | None, bool, str, str | None, str | None, str | None],
+    ]
+]:
+    """See `importers.usual_lines`. The buffer is only read. ValueError where the lines are not in it."""
+
 class MergesByRank:
     """Byte-level BPE. Everything is copied. See `native_merges.merge_by_rank`."""
 

@@ -11,6 +11,7 @@ from decimal import Decimal
 from hashlib import blake2b
 
 from taximeter.importers.logged import LoggedCall, Origin
+from taximeter.ledger.forms import chosen
 from taximeter.records import Terms
 
 _ID_BYTES = 11  # 88 bits: of ten million calls, two have the same in one of 10^12 ledgers
@@ -21,8 +22,8 @@ class Alike:
     """At least one call of one origin, one model, the same terms, and no cost for the same reason, if it has none: what
     else is known of them are these columns.
 
-    `digests` name them, `at` and `leaves` are as in a `LoggedCall`, and so is `reported`, which is None where no call
-    has such a figure.
+    `digests` name them, `at` is as in a `LoggedCall`, and so is `reported`, which is None where no call has such a
+    figure. `leaves` is a column for each of `plain.LEAVES`.
     """
 
     origin: Origin
@@ -31,7 +32,7 @@ class Alike:
     uncosted: str | None
     digests: list[str]
     at: list[str]
-    leaves: list[tuple[int, ...]]
+    leaves: list[Sequence[int]]
     request_ids: list[str | None]
     reported: list[Decimal | None] | None
 
@@ -42,11 +43,11 @@ class Alike:
             self.model,
             self.terms,
             self.uncosted,
-            [self.digests[place] for place in places],
-            [self.at[place] for place in places],
-            [self.leaves[place] for place in places],
-            [self.request_ids[place] for place in places],
-            None if self.reported is None else [self.reported[place] for place in places],
+            chosen(places, self.digests),
+            chosen(places, self.at),
+            [chosen(places, column) for column in self.leaves],
+            chosen(places, self.request_ids),
+            None if self.reported is None else chosen(places, self.reported),
         )
 
     def call(self, place: int) -> LoggedCall:
@@ -56,7 +57,7 @@ class Alike:
             self.at[place],
             self.origin,
             self.model,
-            self.leaves[place],
+            tuple([column[place] for column in self.leaves]),
             terms=self.terms,
             reported=None if self.reported is None else self.reported[place],
             request_id=self.request_ids[place],
@@ -90,7 +91,7 @@ def _alike(calls: Sequence[LoggedCall]) -> Alike:
         first.uncosted,
         [call_digest(call) for call in calls],
         [call.at for call in calls],
-        [call.leaves or () for call in calls],
+        list(zip(*[call.leaves or () for call in calls], strict=True)),
         [call.request_id for call in calls],
         None if reported.count(None) == len(reported) else reported,
     )

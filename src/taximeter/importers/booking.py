@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
-from itertools import repeat
 
 from taximeter.errors import PricingError
 from taximeter.importers.alike import Alike, call_digest
 from taximeter.importers.instants import instant_of, text_of
 from taximeter.importers.logged import LoggedCall, Origin
-from taximeter.ledger import Call, Form
+from taximeter.importers.once import Entry
+from taximeter.ledger import Calls, Form
 from taximeter.ledger.forms import NO_PRICE
 from taximeter.pricing.catalog import Catalog
 from taximeter.pricing.tariff import PublishedTariff
@@ -33,8 +31,6 @@ _MOST_KEPT = 50_000
 _FOR_EVER = "~"  # behind every digit
 _INPUTS = len(INPUTS)
 _UNKNOWN_WRITES = LEAVES.index("input_cache_write_unknown_tokens")
-
-Entry = Call | Receipt
 
 
 @dataclass(slots=True)
@@ -71,7 +67,7 @@ class Books:
         self._kinds: dict[tuple[int, str, int, str | None], _Kind] = {}
         self._forms: dict[tuple[object, ...], tuple[Form | None, object]] = {}
 
-    def entry(self, call: LoggedCall) -> Entry:
+    def entry(self, call: LoggedCall) -> Receipt:
         """What to append for a call that is like no other. Never raises: a price that is not known is a reason on the
         receipt."""
         return self._receipt(call, call_digest(call))
@@ -79,13 +75,16 @@ class Books:
     def entries(self, alike: Alike) -> list[Entry]:
         """The same for calls that are alike."""
         kind = self._kind(alike)
+        longer = [0] * len(alike.at)
         if kind.thresholds:
-            longer = [bisect_left(kind.thresholds, sum(leaves[:_INPUTS])) for leaves in alike.leaves]
-        else:
-            longer = [0] * len(alike.leaves)
-        keys = [(place, leaves[_UNKNOWN_WRITES] > 0) for place, leaves in zip(longer, alike.leaves, strict=True)]
-        if keys.count(keys[0]) == len(keys):
-            return self._at_the_same_rates(kind, keys[0], alike)
+            longer = [
+                bisect_left(kind.thresholds, count) for count in map(sum, zip(*alike.leaves[:_INPUTS], strict=True))
+            ]
+        unknown_writes = [count > 0 for count in alike.leaves[_UNKNOWN_WRITES]]
+        first = (longer[0], unknown_writes[0])
+        if longer.count(first[0]) == unknown_writes.count(first[1]) == len(longer):
+            return self._at_the_same_rates(kind, first, alike)
+        keys = list(zip(longer, unknown_writes, strict=True))
         entries: list[Entry] = []
         for key in dict.fromkeys(keys):
             some = alike.part([place for place, each in enumerate(keys) if each == key])
@@ -118,16 +117,15 @@ class Books:
             return [*self._at_the_same_rates(kind, key, then), *self._at_the_same_rates(kind, key, later)]
         form = shape.form
         if form is None:
-            return [self._receipt(alike.call(place), digest) for place, digest in enumerate(alike.digests)]
-        calls = _calls(form, alike)
-        if not any(leaves[place] for place in shape.unpriced for leaves in alike.leaves):
-            return calls
-        return [
-            self._receipt(alike.call(place), alike.digests[place])
-            if any(map(alike.leaves[place].__getitem__, shape.unpriced))
-            else call
-            for place, call in enumerate(calls)
-        ]
+            return self._receipts(alike)
+        odd = sorted({place for leaf in shape.unpriced for place, count in enumerate(alike.leaves[leaf]) if count})
+        if not odd:
+            return [_calls(form, alike)]
+        others = sorted(set(range(len(alike.at))) - set(odd))
+        return [*self._receipts(alike.part(odd)), *([_calls(form, alike.part(others))] if others else [])]
+
+    def _receipts(self, alike: Alike) -> list[Entry]:
+        return [self._receipt(alike.call(place), digest) for place, digest in enumerate(alike.digests)]
 
     def _receipt(self, call: LoggedCall, digest: str) -> Receipt:
         """The whole receipt of a call."""
@@ -296,23 +294,14 @@ class Books:
         return tariff
 
 
-def _calls(form: Form, alike: Alike) -> list[Entry]:
-    """Calls of a form. They are tuples, and made as such: their class's own way takes four times as long."""
-    said = zip(
-        repeat(form),
-        [f"rcpt_{digest}" for digest in alike.digests],
-        [f"req_{digest}" for digest in alike.digests],
-        alike.at,
-        alike.at,
-        alike.leaves,
-        repeat(None),
-        repeat(None),
-        repeat(None) if alike.reported is None else alike.reported,
-        alike.request_ids,
-        repeat(None),
-        strict=False,  # what is repeated never ends
+def _calls(form: Form, alike: Alike) -> Calls:
+    return Calls(
+        form=form,
+        ids=[f"rcpt_{digest}" for digest in alike.digests],
+        request_ids=[f"req_{digest}" for digest in alike.digests],
+        received_at=alike.at,
+        closed_at=alike.at,
+        tokens=alike.leaves,
+        reported=alike.reported,
+        upstream_request_ids=alike.request_ids,
     )
-    return list(map(_as_call, said))
-
-
-_as_call: Callable[[Iterable[object]], Call] = partial(tuple.__new__, Call)  # pyright: ignore[reportUnknownMemberType]

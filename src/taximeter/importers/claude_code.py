@@ -21,9 +21,10 @@ from typing import Any
 import msgspec
 
 from taximeter.importers.instants import stored
-from taximeter.importers.lines import marked_lines
+from taximeter.importers.lines import blocks
 from taximeter.importers.logged import LogFile, LoggedCall, Origin, of_two
 from taximeter.importers.strangers import UNREADABLE, amount, group_name, home_shortened, mapping, text
+from taximeter.importers.usual_lines import MARK, Common, UsualLine, usage_lines
 from taximeter.providers.metering import words
 from taximeter.providers.metering.leaves import read_usage, terms_in
 from taximeter.providers.metering.plain import MessagesUsage, plain_leaves
@@ -33,7 +34,6 @@ NAME = "claude-code"
 SUFFIXES = (".jsonl",)
 EDITION = "1"
 
-_MARK = b'"usage"'
 # The provider's own ids are names of one message in the world; those of gateways may be used again.
 _OWN_ID = re.compile(r"msg_(?:[a-z]+_)?[0-9A-Za-z]{20,}")
 _SYNTHETIC = "<synthetic>"
@@ -96,23 +96,46 @@ class _Transcript:
         self._open: dict[str, LoggedCall] = {}
         self._named: tuple[str | None, str | None] = (None, None)  # by which the last call was
         self._identity = ""
+        self._common: Common | None = None  # what the last usual line said beside its call
+        self._common_origin: Origin | None = None
+        self._common_terms: Terms | None = None
 
     def calls(self) -> Iterator[LoggedCall]:
         log, open_calls = self._log, self._open
         began_at, last = log.offset, ""
-        for at, line in marked_lines(log, _MARK):
-            call = self._call(line)
-            if call is None or call.identity in open_calls:
-                continue
-            open_calls[call.identity] = call
-            began_at, last = at, call.identity
-            if len(open_calls) > _OPEN_CALLS:
-                yield open_calls.pop(next(iter(open_calls)))
+        for offset, buffer, first, end in blocks(log, MARK):
+            for found in usage_lines(buffer, first, end):
+                # Either the place of a line, or what stands in it.
+                call = self._call(bytes(buffer[found[0] : found[1]])) if len(found) == 2 else self._usual(found)
+                if call is None or call.identity in open_calls:
+                    continue
+                open_calls[call.identity] = call
+                began_at, last = offset + found[0], call.identity
+                if len(open_calls) > _OPEN_CALLS:
+                    yield open_calls.pop(next(iter(open_calls)))
         if last:
             # The last answer may be going on: the next time it is read whole, from its first line.
             log.offset = min(began_at, log.offset)
         log.memory = self._project or ""
         yield from open_calls.values()
+
+    def _usual(self, line: UsualLine) -> LoggedCall | None:
+        """The same as `_call`, of a line that was read already."""
+        _, at, message_id, request_id, leaves, common = line
+        session, folder, branch, agent, sidechain, model, tier, speed, geography = common
+        if common is not self._common:
+            self._common, self._common_origin = common, None
+            self._common_terms = _terms(tier, speed, geography)
+        identity, terms = _identity(message_id, request_id, at, model, leaves), self._common_terms
+        known = self._open.get(identity)
+        if known is not None and _told_again(known, at, model, leaves, terms, None):
+            return None
+        origin = self._common_origin
+        if origin is None:
+            belongs = _Line(session_id=session, cwd=folder, git_branch=branch, agent_id=agent, is_sidechain=sidechain)
+            origin = self._common_origin = self._origin(belongs)
+        call = LoggedCall(identity, at, origin, model, leaves, terms=terms, request_id=request_id)
+        return call if known is None else self._merge(known, call)
 
     def _call(self, line: bytes) -> LoggedCall | None:
         """The call that a line is of; None for one that is of none, and for one that only repeats what is known."""
@@ -145,15 +168,7 @@ class _Transcript:
             known.at = min(known.at, at)
             return None
         terms = _terms(usage.service_tier, usage.speed, usage.inference_geo)
-        if known is not None and known.leaves is not None and known.model == model:
-            # As `of_two` has it, for half of what it takes: most answers grow once.
-            known.at = min(known.at, at)
-            if sum(leaves) >= sum(known.leaves):
-                known.leaves, known.terms = leaves, terms or known.terms
-                known.reported = known.reported if entry.cost_usd is None else entry.cost_usd
-            else:
-                known.terms = known.terms or terms
-                known.reported = entry.cost_usd if known.reported is None else known.reported
+        if known is not None and _told_again(known, at, model, leaves, terms, entry.cost_usd):
             return None
         call = LoggedCall(
             identity,
@@ -232,6 +247,23 @@ class _Transcript:
             stream=True,
             untimed=_UNTIMED,
         )
+
+
+def _told_again(
+    known: LoggedCall, at: str, model: str, leaves: tuple[int, ...], terms: Terms | None, reported: Decimal | None
+) -> bool:
+    """Whether another account of the call is one of the same model with all it needs; `known` is both then. As `of_two`
+    has it, for half of what it takes: most answers grow once."""
+    if known.leaves is None or known.model != model:
+        return False
+    known.at = min(known.at, at)
+    if sum(leaves) >= sum(known.leaves):
+        known.leaves, known.terms = leaves, terms or known.terms
+        known.reported = known.reported if reported is None else reported
+    else:
+        known.terms = known.terms or terms
+        known.reported = reported if known.reported is None else known.reported
+    return True
 
 
 def _identity(message_id: str | None, request_id: str | None, at: str, model: str, used: object) -> str:

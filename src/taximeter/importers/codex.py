@@ -279,7 +279,7 @@ class _Rollout:
 
 def _history(path: Path, until: str | None, ancestors: frozenset[str]) -> list[tuple[str, str]]:
     try:
-        with path.open("rb") as file:
+        with path.open("rb", buffering=0) as file:
             log = LogFile(path=path, file=file, size=path.stat().st_size)
             calls = list(_Rollout(log, ancestors=ancestors).calls())
     except OSError:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,14 +23,15 @@ from taximeter.errors import RequestError
 from taximeter.importers.files import state_of, state_text, walk, why
 from taximeter.importers.instants import text_of
 from taximeter.importers.logged import known_tokens
+from taximeter.importers.once import Entry, each_once, ids_of, without
 from taximeter.importers.sources import HEAD_BYTES, SOURCES, Source, source_named, source_of, suffixes
 from taximeter.importers.summary import ImportSummary
 from taximeter.importers.workers import Piece, Task, reading
-from taximeter.ledger import Call, FileMark
+from taximeter.ledger import Call, Calls, FileMark
 from taximeter.records import Receipt
 
 if TYPE_CHECKING:
-    from taximeter.importers.booking import Books, Entry  # a year of prices, which an import of nothing new needs not
+    from taximeter.importers.booking import Books  # a year of prices, which an import of nothing new needs not
     from taximeter.ledger import Appended
 
 COLUMNS = "columns"
@@ -46,7 +48,7 @@ class Shelf(Protocol):
     """As much of a ledger as imports need."""
 
     def append_many(
-        self, entries: Sequence[Call | Receipt], files: Sequence[FileMark] = (), *, dry_run: bool = False
+        self, entries: Sequence[Call | Calls | Receipt], files: Sequence[FileMark] = (), *, dry_run: bool = False
     ) -> Appended: ...
 
     def file_marks(self, source: str) -> Mapping[str, str]: ...
@@ -167,6 +169,7 @@ class Importer:
         self._on_progress = on_progress
         self._summary = ImportSummary()
         self._entries: list[Entry] = []
+        self._waiting = 0
         self._marks: list[FileMark] = []
         self._seen: set[str] = set()  # in a dry run the ledger learns nothing
 
@@ -191,16 +194,18 @@ class Importer:
         for alike in piece.alike:
             self._look_at(alike.at)
             self._entries += books.entries(alike)
+            self._waiting += len(alike.at)
         for call in piece.others:
             self._look_at([call.at])
             self._entries.append(books.entry(call))
+            self._waiting += 1
         if piece.is_last:
             summary.files_read += piece.state is not None
             summary.files_resumed += piece.resumed
             if piece.state is not None:
                 mark = FileMark(source=task.source, path=str(task.path), document=state_text(piece.state))
                 self._marks.append(mark)
-        if len(self._entries) >= BATCH:
+        if self._waiting >= BATCH:
             self._flush()
 
     def _look_at(self, instants: Sequence[str]) -> None:
@@ -209,7 +214,7 @@ class Importer:
             self._summary.notes["a call from the future, by its log's clock"] += late
 
     def _flush(self) -> None:
-        """Append what has come together, each call once, sorted, so that the ledger's index is gone through once."""
+        """Append what has come together, each call once."""
         entries = self._once()
         if not entries and not self._marks:
             return
@@ -218,32 +223,29 @@ class Importer:
         known.update(appended.present, (call.id for call, _, _ in appended.different))
         summary = self._summary
         summary.present += len(appended.present)
-        summary.add(entry for entry in entries if entry.id not in known)
-        corrections = [*self._larger(appended), *self._larger_receipts(appended, entries)]
+        for entry in without(entries, known):
+            summary.add(entry)
+        corrections: list[Call | Receipt] = [*self._larger(appended), *self._larger_receipts(appended, entries)]
         if corrections:
             again = self._shelf.append_many(corrections, dry_run=self._dry_run)
             summary.corrected += again.written
             for _, reason in again.refused:
                 summary.notes[f"refused by the ledger: {reason}"] += 1
-        self._entries, self._marks = [], []
+        self._entries, self._marks, self._waiting = [], [], 0
 
     def _once(self) -> list[Entry]:
         """What has come together, and of copies the largest."""
-        once: dict[str, Entry] = {}
-        for entry in self._entries:
-            other = once.setdefault(entry.id, entry)
-            if other is not entry:
-                self._summary.present += 1
-                if _tokens(entry) > _tokens(other):
-                    once[entry.id] = entry
+        once, copies = each_once(self._entries)
+        self._summary.present += copies
         if self._dry_run:
-            for id_ in self._seen & once.keys():
-                del once[id_]
-                self._summary.present += 1
-            self._seen |= once.keys()
-        return [once[id_] for id_ in sorted(once)]
+            ids = set(chain.from_iterable(map(ids_of, once)))
+            known = ids & self._seen
+            once = without(once, known)
+            self._summary.present += len(known)
+            self._seen |= ids
+        return once
 
-    def _larger(self, appended: Appended) -> list[Entry]:
+    def _larger(self, appended: Appended) -> list[Call]:
         """Corrections of what the ledger has with fewer tokens."""
         corrections: dict[str, Call] = {}
         for call, newest_id, tokens in appended.different:
@@ -255,12 +257,12 @@ class Importer:
                 corrections[newest_id] = call._replace(id=_next_id(newest_id), supersedes=newest_id)
         return list(corrections.values())
 
-    def _larger_receipts(self, appended: Appended, entries: Sequence[Entry]) -> list[Entry]:
+    def _larger_receipts(self, appended: Appended, entries: Sequence[Entry]) -> list[Receipt]:
         """The same for whole receipts, of which the ledger says only that it has others under their names."""
         if not appended.refused:
             return []
         refused = dict(appended.refused)
-        corrections: list[Entry] = []
+        corrections: list[Receipt] = []
         for entry in entries:
             if not isinstance(entry, Receipt) or entry.id not in refused:
                 continue
@@ -274,10 +276,6 @@ class Importer:
             else:
                 self._summary.smaller += 1
         return corrections
-
-
-def _tokens(entry: Entry) -> int:
-    return sum(entry.tokens) if isinstance(entry, Call) else known_tokens(entry.usage)
 
 
 def _next_id(receipt_id: str) -> str:

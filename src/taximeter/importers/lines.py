@@ -1,7 +1,7 @@
 """Logs of one JSON object a line, read in blocks.
 
-Owns: finding the lines that matter without looking at the others, half lines, lines beyond measure, and where to go on
-the next time. Refuses to know: what is in them.
+Owns: whole lines, half lines, lines beyond measure, where to go on the next time, and finding the lines that matter
+without looking at the others. Refuses to know: what is in them.
 
 Most of a log is text that people and models wrote. A line is looked at only where a mark is in it, some bytes that no
 line of interest lacks.
@@ -11,54 +11,83 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from taximeter.importers.logged import LogFile
 
 MOST_LINE_BYTES = 64 << 20
 """Pictures are pasted into logs, and are some megabytes. What is longer is skipped, and said."""
 
-_BLOCK_BYTES = 4 << 20
+_BLOCK_BYTES = 1 << 20  # what is read is looked at while the processor's cache still has it
+_KEPT_BYTES = 8 << 20
 
 Mark = bytes | re.Pattern[bytes]
+Buffer = bytes | bytearray
+
+# Rooms for blocks, to be used again: the system takes as long to make one as to fill it.
+_rooms: list[bytearray] = []
 
 
-def marked_lines(log: LogFile, mark: Mark) -> Iterator[tuple[int, bytes]]:
-    """Where each line with `mark` in it begins, and the line: from `log.offset` on, to where the file ended when it was
-    opened.
+class Block(NamedTuple):
+    """Whole lines, each with its end: `buffer[first:end]`, until the next block is asked for. The buffer's first byte
+    stands at `offset` in the file."""
 
-    Behind them `log.offset` stands after the last whole line. What stands there without a line's end is given too if
-    it closes an object, as it does in a file that just ends so; else it is half a line, and is read the next time.
+    offset: int
+    buffer: bytearray
+    first: int
+    end: int
+
+
+def blocks(log: LogFile, mark: Mark) -> Iterator[Block]:
+    """All whole lines from `log.offset` on, to where the file ended when it was opened.
+
+    Behind them `log.offset` stands after the last one. What stands there without a line's end is given too if it has
+    `mark` in it and closes an object, as it does in a file that just ends so; else it is half a line, and is read the
+    next time.
     """
+    room = _rooms.pop() if _rooms else bytearray(_BLOCK_BYTES)
     log.file.seek(log.offset)
-    begin, rest, skipping = log.offset, b"", False
-    while block := log.file.read(min(_BLOCK_BYTES, log.size - begin - len(rest))):
-        log.on_bytes(len(block))
-        end = block.rfind(b"\n") + 1
+    begin, held, skipping = log.offset, 0, False  # `held` bytes are of a line that goes on
+    while True:
+        if len(room) - held < _BLOCK_BYTES:
+            room += bytes(_BLOCK_BYTES)
+        with memoryview(room) as view, view[held : held + min(_BLOCK_BYTES, log.size - begin - held)] as rest:
+            count = log.file.readinto(rest) or 0
+        if not count:
+            break
+        log.on_bytes(count)
+        end = room.rfind(b"\n", held, held + count) + 1
+        held += count
         if not end:  # the line goes on
-            rest += block
-            if skipping or len(rest) > MOST_LINE_BYTES:
-                begin += len(rest)
-                rest = b""
-                skipping = True
+            if skipping or held > MOST_LINE_BYTES:
+                begin, held, skipping = begin + held, 0, True
             continue
-        buffer = rest + block if rest else block
-        end += len(rest)
         first = 0
         if skipping:
             log.note(f"a line of more than {MOST_LINE_BYTES >> 20} MB is skipped")
-            first, skipping = buffer.index(b"\n") + 1, False
-        for at, line in _marked_in(buffer, first, end, mark):
-            yield begin + at, line
-        rest = buffer[end:]
-        begin += end
+            first, skipping = room.index(b"\n") + 1, False
+        if first < end:
+            yield Block(begin, room, first, end)
+        room[: held - end] = room[end:held]
+        begin, held = begin + end, held - end
         log.offset = begin
-    if skipping or not rest.strip():
-        return
-    if not rest.rstrip().endswith(b"}"):
-        log.note("half a line at the end of a file")
-    elif _has(rest, mark):
-        log.offset = begin + len(rest)
-        yield begin, rest
+    rest = b"" if skipping else bytes(room[:held])
+    if rest.strip():
+        if not rest.rstrip().endswith(b"}"):
+            log.note("half a line at the end of a file")
+        elif _has(rest, mark):
+            log.offset = begin + held
+            room[held : held + 1] = b"\n"
+            yield Block(begin, room, 0, held + 1)
+    if len(room) <= _KEPT_BYTES:
+        _rooms.append(room)
+
+
+def marked_lines(log: LogFile, mark: Mark) -> Iterator[tuple[int, bytes]]:
+    """Where each line with `mark` in it begins, and the line: of all `blocks`."""
+    for offset, buffer, first, end in blocks(log, mark):
+        for begin, after in marked_in(buffer, first, end, mark):
+            yield offset + begin, bytes(buffer[begin:after])
 
 
 def first_lines(head: bytes) -> Iterator[bytes]:
@@ -67,18 +96,15 @@ def first_lines(head: bytes) -> Iterator[bytes]:
     yield from (line for line in (lines[:-1] or lines) if line.strip())
 
 
-def _has(line: bytes, mark: Mark) -> bool:
-    return mark in line if isinstance(mark, bytes) else mark.search(line) is not None
-
-
-def _marked_in(buffer: bytes, first: int, end: int, mark: Mark) -> Iterator[tuple[int, bytes]]:
-    """The lines of `buffer[first:end]` with the mark in them. The last byte of that is a line's end."""
+def marked_in(buffer: Buffer, first: int, end: int, mark: Mark) -> Iterator[tuple[int, int]]:
+    """Where the lines of `buffer[first:end]` begin and end that have the mark in them. The last byte of that is a
+    line's end."""
     if isinstance(mark, bytes):
         place = buffer.find(mark, first, end)
         while place >= 0:
             begin = buffer.rfind(b"\n", first, place) + 1 or first
             after = buffer.find(b"\n", place, end)
-            yield begin, buffer[begin:after]
+            yield begin, after
             first = after + 1
             place = buffer.find(mark, first, end)
         return
@@ -86,6 +112,10 @@ def _marked_in(buffer: bytes, first: int, end: int, mark: Mark) -> Iterator[tupl
     while found is not None:
         begin = buffer.rfind(b"\n", first, found.start()) + 1 or first
         after = buffer.find(b"\n", found.start(), end)
-        yield begin, buffer[begin:after]
+        yield begin, after
         first = after + 1
         found = mark.search(buffer, first, end)
+
+
+def _has(line: bytes, mark: Mark) -> bool:
+    return mark in line if isinstance(mark, bytes) else mark.search(line) is not None

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
@@ -124,7 +124,7 @@ class LogFile:
     """
 
     path: Path
-    file: BinaryIO
+    file: FileIO
     size: int
     offset: int = 0
     memory: str = ""

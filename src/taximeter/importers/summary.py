@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import ClassVar
 
 from taximeter.importers.instants import text_of
-from taximeter.ledger import Call, Form
+from taximeter.ledger import Calls
 from taximeter.pricing.charge import dollars
 from taximeter.records import Receipt, Usage, exact_sum
 
@@ -74,16 +74,12 @@ class ImportSummary:
             sums = sums.plus(each)
         return sums
 
-    def add(self, entries: Iterable[Call | Receipt]) -> None:
+    def add(self, entry: Calls | Receipt) -> None:
         """Count what is new."""
-        by_form: defaultdict[int, list[Call]] = defaultdict(list)
-        for entry in entries:
-            if isinstance(entry, Receipt):
-                self._add_receipt(entry)
-            else:
-                by_form[id(entry.form)].append(entry)
-        for calls in by_form.values():
-            self._add_calls(calls[0].form, calls)
+        if isinstance(entry, Receipt):
+            self._add_receipt(entry)
+        else:
+            self._add_calls(entry)
 
     def _add_receipt(self, receipt: Receipt) -> None:
         usage, cost, reported = receipt.usage, receipt.cost, receipt.cost_reported
@@ -106,34 +102,41 @@ class ImportSummary:
         self._add(one)
         self._saw(text_of(receipt.request.received_at))
 
-    def _add_calls(self, form: Form, calls: Sequence[Call]) -> None:
+    def _add_calls(self, calls: Calls) -> None:
         """Calls of one form: what they cost together is what their tokens cost together, for each costs so much a
         token, to the picodollar."""
+        form, count = calls.form, len(calls.ids)
         receipt = form.prototype
-        sums = [sum(column) for column in zip(*(call.tokens for call in calls), strict=True)]
+        sums = list(map(sum, calls.tokens))
         one = ModelSums(
             model=receipt.model_served or receipt.request.model,
-            calls=len(calls),
+            calls=count,
             input_tokens=sum(
-                count for leaf, count in zip(form.leaves, sums, strict=True) if leaf in Usage.INPUT_LEAVES
+                tokens for leaf, tokens in zip(form.leaves, sums, strict=True) if leaf in Usage.INPUT_LEAVES
             ),
             output_tokens=sum(
-                count for leaf, count in zip(form.leaves, sums, strict=True) if leaf in Usage.OUTPUT_LEAVES
+                tokens for leaf, tokens in zip(form.leaves, sums, strict=True) if leaf in Usage.OUTPUT_LEAVES
             ),
         )
-        told = [call for call in calls if call.reported is not None]
-        one.reported, one.reported_calls = exact_sum(call.reported or Decimal(0) for call in told), len(told)
+        told = (
+            [] if calls.reported is None else [place for place, each in enumerate(calls.reported) if each is not None]
+        )
+        if told and calls.reported is not None:
+            one.reported, one.reported_calls = (
+                exact_sum(calls.reported[place] or Decimal(0) for place in told),
+                len(told),
+            )
         if form.rates is None:
-            one.unpriced = len(calls)
-            self.unpriced[receipt.uncosted_reason or "no reason"] += len(calls)
+            one.unpriced = count
+            self.unpriced[receipt.uncosted_reason or "no reason"] += count
         else:
             one.cost = _cost(form.rates, sums)
             if told:
-                both = [sum(column) for column in zip(*(call.tokens for call in told), strict=True)]
+                both = list(map(sum, calls.part(told).tokens))
                 one.both_calls, one.both_reported, one.both_cost = len(told), one.reported, _cost(form.rates, both)
         self._add(one)
-        self._saw(min(call.received_at for call in calls))
-        self._saw(max(call.received_at for call in calls))
+        self._saw(min(calls.received_at))
+        self._saw(max(calls.received_at))
 
     def _add(self, one: ModelSums) -> None:
         known = self.models.get(one.model)

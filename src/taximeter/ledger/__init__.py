@@ -1,7 +1,7 @@
 """The ledger: receipts that have been written down and stay."""
 
 from taximeter.ledger.bulk import Appended, FileMark
-from taximeter.ledger.forms import Call, Form
+from taximeter.ledger.forms import Call, Calls, Form
 from taximeter.ledger.ledger import Ledger
 from taximeter.ledger.totals import CostTotals, GroupTotals, Percentiles, Slice, UsageTotals
 from taximeter.ledger.writer import LedgerCounts
@@ -9,6 +9,7 @@ from taximeter.ledger.writer import LedgerCounts
 __all__ = [
     "Appended",
     "Call",
+    "Calls",
     "CostTotals",
     "FileMark",
     "Form",

@@ -8,9 +8,11 @@ Refuses to know: whose log it is, and what the importer's own documents say.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -19,7 +21,7 @@ from taximeter.ledger import rows
 from taximeter.ledger.call_columns import CallColumns, Part
 from taximeter.ledger.columns import BELONGING_COLUMNS, PHASE_COLUMNS, RECEIPT_COLUMNS, REPORTED_COLUMN, TOKEN_COLUMNS
 from taximeter.ledger.database import Away, Refused, Session
-from taximeter.ledger.forms import Call, Form, derive
+from taximeter.ledger.forms import Call, Calls, Form, derive
 from taximeter.ledger.rollups import Rollup
 from taximeter.ledger.sparse import Pattern
 from taximeter.ledger.transactions import NewReceipt, is_there, next_number, write, write_one
@@ -65,7 +67,7 @@ class _NotKept(Exception):
 
 def append_many(
     session: Session,
-    entries: Iterable[Call | Receipt],
+    entries: Iterable[Call | Calls | Receipt],
     marks: Iterable[FileMark] = (),
     *,
     guard: str | None = None,
@@ -74,15 +76,20 @@ def append_many(
     """All of it in one transaction, durable on return; with `dry_run`, nothing of it, and the same answer. What is
     there already is not written again. `guard` is a trigger that looks at each new receipt, and need not at these: it
     is away until the end of the transaction. Raises LedgerError when the database takes nothing."""
-    calls: list[Call] = []
+    calls: list[Calls] = []
+    single: defaultdict[Form, list[Call]] = defaultdict(list)
     others: list[Receipt] = []
     for entry in entries:
         if isinstance(entry, Receipt):
             others.append(entry)
-        elif entry.supersedes is None:
+        elif isinstance(entry, Calls):
             calls.append(entry)
+        elif entry.supersedes is None:
+            single[entry.form].append(entry)
         else:
             others.append(_receipt_of(entry))
+    for form, some in single.items():
+        calls += _together(form, some)
     appended = Appended()
     try:
         with session.transaction():
@@ -142,33 +149,58 @@ def _append_receipts(session: Session, receipts: Sequence[Receipt], appended: Ap
             appended.written += 1
 
 
-def _append_calls(session: Session, calls: Sequence[Call], appended: Appended) -> None:
-    """Write what is not there; what is, is found by the numbers that are missing then."""
+def _together(form: Form, calls: Sequence[Call]) -> list[Calls]:
+    """By columns, if all of them say the same tokens."""
+    try:
+        return [Calls.of(form, calls)]
+    except ValueError:
+        return [Calls.of(form, [call]) for call in calls]
+
+
+def _append_calls(session: Session, calls: Sequence[Calls], appended: Appended) -> None:
+    """Write what is not there; what is, is found by the numbers that are missing then. Rows of one statement have
+    numbers in a row, in the order of their ids, so that tables and indexes are gone through in one direction."""
     first = next_number(session)
-    by_form: defaultdict[Form, tuple[list[int], list[Call]]] = defaultdict(lambda: ([], []))
-    for number, call in enumerate(calls, first):
-        numbers, some = by_form[call.form]
-        numbers.append(number)
-        some.append(call)
+    alike: defaultdict[tuple[object, ...], list[Calls]] = defaultdict(list)
+    for some in calls:
+        alike[some.form.digest, *(name is None for name in some.form.belongings)].append(some)
+    calls = list(chain.from_iterable(alike.values()))
+    ids = list(chain.from_iterable(some.ids for some in calls))
+    order: list[int] = []
+    for each in alike.values():
+        order += sorted(range(len(order), len(order) + sum(len(some.ids) for some in each)), key=ids.__getitem__)
+    all_numbers = [0] * len(ids)
+    for number, place in enumerate(order, first):
+        all_numbers[place] = number
     columns: dict[str, CallColumns] = {}
     told: defaultdict[tuple[CallColumns, Pattern | None], list[rows.Row]] = defaultdict(list)
     parts: list[tuple[CallColumns, Part]] = []
+    begins: list[int] = []
     refused: list[int] = []
-    for form, (numbers, some) in by_form.items():
-        mine = columns.get(form.digest)
+    end = 0
+    for some in calls:
+        begins.append(end)
+        numbers = all_numbers[end : (end := end + len(some.ids))]
+        mine = columns.get(some.form.digest)
         if mine is None:
-            mine = columns[form.digest] = CallColumns(form, _form_number(session, form))
-        for part in mine.parts(form, numbers, some, refused):
+            mine = columns[some.form.digest] = CallColumns(some.form, _form_number(session, some.form))
+        for part in mine.parts(numbers, some, refused):
             pattern, made = mine.rows(part)
             told[mine, pattern] += made
             parts.append((mine, part))
-    appended.refused += [(calls[number - first].id, _CANNOT_HOLD) for number in sorted(refused)]
+
+    def called(number: int) -> Call:
+        place = order[number - first]
+        which = bisect_right(begins, place) - 1
+        return calls[which].call(place - begins[which])
+
+    appended.refused += [(ids[order[number - first]], _CANNOT_HOLD) for number in sorted(refused)]
     for (mine, pattern), made in told.items():
-        made.sort(key=itemgetter(0))  # as the calls came, so that indexes are gone through in one direction
+        made.sort(key=_number_of)
         mine.insert(session, pattern, made)
     missing = _missing(session, first, sum(map(len, told.values())), parts)
     appended.written += sum(map(len, told.values())) - len(missing)
-    _compare(session, [calls[number - first] for number in sorted(missing)], appended)
+    _compare(session, [called(number) for number in sorted(missing)], appended)
     rollup = Rollup()
     for mine, part in parts:
         for key, sums in mine.sums(part, missing):
@@ -176,6 +208,7 @@ def _append_calls(session: Session, calls: Sequence[Call], appended: Appended) -
     rollup.write(session)
 
 
+_number_of = itemgetter(0)
 _CANNOT_HOLD = "its names, times or numbers are none that a row can hold"
 
 

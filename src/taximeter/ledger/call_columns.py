@@ -10,9 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import partial
 from itertools import repeat
-from typing import Any, TypeVar
+from typing import Any
 
 from taximeter.ledger import rows
 from taximeter.ledger.columns import (
@@ -27,7 +26,7 @@ from taximeter.ledger.columns import (
     UNKNOWN_COLUMNS,
 )
 from taximeter.ledger.database import Session
-from taximeter.ledger.forms import Call, Form
+from taximeter.ledger.forms import Calls, Form, chosen
 from taximeter.ledger.rollups import Key, Sums, hour_of
 from taximeter.ledger.sparse import Pattern, insert, inserting
 from taximeter.records import PICODOLLARS_PER_DOLLAR, Basis, Usage, gap_ns
@@ -37,9 +36,7 @@ _TO_ZEROS = str.maketrans(dict.fromkeys("123456789", "0"))
 _OF_A_FORM = ("outcome", "model", "served_by", "usage_basis", "cost_basis", "form")
 _OF_A_TIMING = ("total_ns", "upstream_ns", "first_token_ns", "itl_ns")
 _TOO_FINE = -(10**30)  # in the place of what a log says, and what no column can hold
-_LARGEST_DOLLARS = rows.LARGEST_PICODOLLARS // PICODOLLARS_PER_DOLLAR
 
-_T = TypeVar("_T")
 _Numbers = Sequence[int]
 _Known = Sequence[int | None]
 
@@ -54,24 +51,14 @@ def _stored_amount(reported: Decimal | None) -> int | None:
 
 @dataclass(slots=True)
 class Part:
-    """Calls of one form, by columns; `times` and `amounts` are empty where the form has none."""
+    """Calls that rows can hold, and what their columns hold besides; `times` and `amounts` are empty where the form has
+    none."""
 
-    form: Form
+    calls: Calls
     numbers: _Numbers
-    ids: Sequence[str]
-    request_ids: Sequence[str]
-    received_at: Sequence[str]
-    closed_at: Sequence[str]
-    theirs: Sequence[str | None]
-    reported: _Known
-    tokens: Sequence[_Numbers]
+    reported: _Known | None
     times: Sequence[_Known]
     amounts: Sequence[_Numbers]
-
-
-def _chosen(places: list[int] | None, column: Sequence[_T]) -> Sequence[_T]:
-    """What is at these places of a column; all of it without any."""
-    return column if places is None else [column[place] for place in places]
 
 
 class CallColumns:
@@ -118,57 +105,59 @@ class CallColumns:
             statement, _ = inserting("receipts", self._names, self._also, self._values, behind, pattern)
             session.tell(statement, made)
 
-    def parts(self, form: Form, numbers: list[int], calls: Sequence[Call], refused: list[int]) -> Iterator[Part]:
-        """The calls of a form together, if the database can hold all of them; else each that it can hold by itself, and
-        the numbers of the others are `refused`."""
-        part = self._part(form, numbers, calls)
+    def parts(self, numbers: list[int], calls: Calls, refused: list[int]) -> Iterator[Part]:
+        """The calls together, if the database can hold all of them; else each that it can hold by itself, and the
+        numbers of the others are `refused`."""
+        part = self._part(numbers, calls)
         if part is not None:
             yield part
-        elif len(calls) == 1:
+        elif len(numbers) == 1:
             refused += numbers
         else:
-            for number, call in zip(numbers, calls, strict=True):
-                yield from self.parts(form, [number], [call], refused)
+            for place, number in enumerate(numbers):
+                yield from self.parts([number], calls.part([place]), refused)
 
-    def _part(self, form: Form, numbers: list[int], calls: Sequence[Call]) -> Part | None:
+    def _part(self, numbers: list[int], calls: Calls) -> Part | None:
         """None if the database cannot hold them all."""
-        _, ids, request_ids, received_at, closed_at, counts, total_ns, first_ns, told, theirs, _ = zip(
-            *calls, strict=True
-        )
-        try:
-            tokens: list[tuple[int, ...]] = list(zip(*counts, strict=True))
-        except ValueError:  # one says other tokens than another
-            return None
-        reported = told if told.count(None) == len(told) else [_stored_amount(amount) for amount in told]
-        instants = "".join((*received_at, *closed_at)).translate(_TO_ZEROS)
+        tokens = calls.tokens
+        instants = "".join(calls.received_at)
+        if calls.closed_at is not calls.received_at:
+            instants += "".join(calls.closed_at)
+        reported = None if calls.reported is None else list(map(_stored_amount, calls.reported))
         if (
             len(tokens) != len(self._leaves)
             or min(map(min, tokens)) < 0
             or max(map(max, tokens)) > rows.LARGEST
-            or instants != 2 * len(numbers) * _INSTANT
-            or not ("".join(ids).isascii() and "".join(request_ids).isascii())
-            or _TOO_FINE in reported
+            or instants.translate(_TO_ZEROS) != len(instants) // len(_INSTANT) * _INSTANT
+            or not ("".join(calls.ids).isascii() and "".join(calls.request_ids).isascii())
+            or (reported is not None and _TOO_FINE in reported)
         ):
             return None
         times: Sequence[_Known] = ()
         if self._timed:
-            if None in total_ns or min(total_ns) < 0 or max(total_ns) > rows.LARGEST:
+            total_ns = [each for each in calls.total_ns or () if each is not None]
+            first_ns = calls.first_token_ns or [None] * len(numbers)
+            if len(total_ns) < len(numbers) or min(total_ns) < 0 or max(total_ns) > rows.LARGEST:
                 return None
             if not all(first is None or 0 <= first <= total for first, total in zip(first_ns, total_ns, strict=True)):
                 return None
             times = (total_ns, total_ns, first_ns, self._itls(total_ns, first_ns, tokens))
-        elif total_ns.count(None) + first_ns.count(None) < 2 * len(numbers):
+        elif calls.total_ns is not None or calls.first_token_ns is not None:
             return None
         amounts: list[_Numbers] = []
         if self._rates is not None:
             for rate, column in zip(self._rates, tokens, strict=True):
                 amounts.append([count * rate for count in column] if any(column) else column)
             costs = list(map(sum, zip(*amounts, strict=True)))
-            amounts.append([cost // PICODOLLARS_PER_DOLLAR for cost in costs])
-            amounts.append([cost % PICODOLLARS_PER_DOLLAR for cost in costs])
-            if max(amounts[-2]) >= _LARGEST_DOLLARS:
+            most = max(costs)
+            if most >= rows.LARGEST_PICODOLLARS:
                 return None
-        return Part(form, numbers, ids, request_ids, received_at, closed_at, theirs, reported, tokens, times, amounts)
+            if most < PICODOLLARS_PER_DOLLAR:
+                amounts += [[0] * len(costs), costs]
+            else:
+                amounts.append([cost // PICODOLLARS_PER_DOLLAR for cost in costs])
+                amounts.append([cost % PICODOLLARS_PER_DOLLAR for cost in costs])
+        return Part(calls, numbers, reported, times, amounts)
 
     def _itls(self, total_ns: _Numbers, first_ns: _Known, tokens: Sequence[_Numbers]) -> _Known:
         if self._outputs is None:
@@ -179,11 +168,13 @@ class CallColumns:
     def rows(self, part: Part) -> tuple[Pattern | None, Iterable[rows.Row]]:
         """What `insert` takes: rows of what there is, and in which columns there is nothing; or rows of all columns,
         where some of the calls have something in one and others have not."""
-        said = (part.numbers, part.ids, part.request_ids, part.received_at, part.closed_at, part.theirs, part.reported)
-        columns = (*said, *part.tokens, *part.times, *part.amounts)
-        shared = (*part.form.belongings, *self._constants)
+        calls, count = part.calls, len(part.numbers)
+        reported = [None] * count if part.reported is None else part.reported
+        names = (part.numbers, calls.ids, calls.request_ids, calls.received_at, calls.closed_at)
+        columns = (*names, calls.upstream_request_ids, reported, *calls.tokens, *part.times, *part.amounts)
+        shared = (*calls.form.belongings, *self._constants)
         nothings = [column.count(None) for column in columns]
-        if any(0 < nothing < len(part.numbers) for nothing in nothings):
+        if any(0 < nothing < count for nothing in nothings):
             return None, zip(*columns, *map(repeat, shared), strict=False)  # what is shared never ends
         there = (column for column, nothing in zip(columns, nothings, strict=True) if not nothing)
         also_there = (repeat(value) for value in shared if value is not None)
@@ -192,30 +183,31 @@ class CallColumns:
 
     def sums(self, part: Part, missing: frozenset[int]) -> Iterator[tuple[Key, Sums]]:
         """The sums of those that are not `missing`, and their keys: one for each hour that they were closed in."""
-        key = tuple((self._key | dict(zip(BELONGING_COLUMNS, part.form.belongings, strict=True))).values())
-        first, last = min(part.closed_at), max(part.closed_at)
+        calls = part.calls
+        key = tuple((self._key | dict(zip(BELONGING_COLUMNS, calls.form.belongings, strict=True))).values())
+        first, last = min(calls.closed_at), max(calls.closed_at)
         if first[:13] == last[:13] and missing.isdisjoint(part.numbers):
             yield (hour_of(first), *key), self._sums(part, None)
             return
         by_hour: defaultdict[str, list[int]] = defaultdict(list)
-        for place, (number, closed_at) in enumerate(zip(part.numbers, part.closed_at, strict=True)):
+        for place, (number, closed_at) in enumerate(zip(part.numbers, calls.closed_at, strict=True)):
             if number not in missing:
                 by_hour[closed_at[:13]].append(place)
         for places in by_hour.values():
-            yield (hour_of(part.closed_at[places[0]]), *key), self._sums(part, places)
+            yield (hour_of(calls.closed_at[places[0]]), *key), self._sums(part, places)
 
     def _sums(self, part: Part, places: list[int] | None) -> Sums:
         """Of all of a part, or of what is at some places in its columns."""
-        chosen = partial(_chosen, places)
-        count = len(part.numbers) if places is None else len(places)
-        sums = Sums({"receipts": count}, {}, 0, min(chosen(part.received_at)), max(chosen(part.closed_at)))
-        for leaf, column in zip(self._leaves, part.tokens, strict=True):
-            sums.counts[leaf] = sum(chosen(column))
+        calls = part.calls if places is None else part.calls.part(places)
+        count = len(calls.ids)
+        sums = Sums({"receipts": count}, {}, 0, min(calls.received_at), max(calls.closed_at))
+        for leaf, column in zip(self._leaves, calls.tokens, strict=True):
+            sums.counts[leaf] = sum(column)
         if self._unknown:
             sums.uncounted = count
             sums.counts |= dict.fromkeys(self._unknown, count)
         if part.times:
-            total, _, first, itl = map(chosen, part.times)
+            total, _, first, itl = (column if places is None else chosen(places, column) for column in part.times)
             sums.counts["total_ns"] = sums.counts["upstream_ns"] = sum(filter(None, total))
             sums.counts |= {"timed": count, "first_token_ns": sum(filter(None, first))}
             sums.counts |= {"first_tokens": count - first.count(None), "itls": count - itl.count(None)}
@@ -225,7 +217,8 @@ class CallColumns:
             for leaf, rate in zip(self._leaves, self._rates, strict=True):
                 sums.picodollars[leaf] = rate * sums.counts[leaf]
             sums.picodollars["cost"] = sum(sums.picodollars.values())
-        reported = [picodollars for picodollars in chosen(part.reported) if picodollars is not None]
+        told = () if part.reported is None else part.reported if places is None else chosen(places, part.reported)
+        reported = [picodollars for picodollars in told if picodollars is not None]
         if reported:
             sums.counts["reported"], sums.picodollars["reported"] = len(reported), sum(reported)
         sums.counts = {name: number for name, number in sums.counts.items() if number}

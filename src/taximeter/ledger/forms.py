@@ -1,19 +1,19 @@
 """Receipts that have most of themselves in common: calls read from somebody's log, a hundred thousand of them a second.
 
 A *form* is one receipt that stands for all of them; a *call* has what its own receipt says otherwise: names, times,
-tokens. The form's document is kept once, a call is a row of `receipts` and has no document: `derive` makes its receipt
-from the two. Owns: which parts a call may say, and what its cost is by the form's rates. Refuses to know: SQL, and
-whose log it is.
+tokens. Calls of a form go together by columns, so that little is done for each of them. The form's document is kept
+once, a call is a row of `receipts` and has no document: `derive` makes its receipt from the two. Owns: which parts a
+call may say, and what its cost is by the form's rates. Refuses to know: SQL, and whose log it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import sha256
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from taximeter.ledger import rows
 from taximeter.ledger.columns import PHASE_COLUMNS, TOKEN_COLUMNS
@@ -36,6 +36,8 @@ NO_PRICE = 10**19
 
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
+_T = TypeVar("_T")
+
 
 class Call(NamedTuple):
     """One call of a form. A tuple, because there are millions of them.
@@ -57,6 +59,82 @@ class Call(NamedTuple):
     reported: Decimal | None = None
     upstream_request_id: str | None = None
     supersedes: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Calls:
+    """At least one call of a form, by columns: what a `Call` says, for all of them. `tokens` is a column for each of
+    the form's leaves. `total_ns` and `first_token_ns` are None where the form has no timing, and `reported` where no
+    call has such a figure."""
+
+    form: Form
+    ids: Sequence[str]
+    request_ids: Sequence[str]
+    received_at: Sequence[str]
+    closed_at: Sequence[str]
+    tokens: Sequence[Sequence[int]]
+    total_ns: Sequence[int | None] | None = None
+    first_token_ns: Sequence[int | None] | None = None
+    reported: Sequence[Decimal | None] | None = None
+    upstream_request_ids: Sequence[str | None]
+
+    @classmethod
+    def of(cls, form: Form, calls: Sequence[Call]) -> Self:
+        """Raises ValueError where one says tokens of other leaves than another."""
+        _, ids, request_ids, received_at, closed_at, counts, total_ns, first_ns, reported, theirs, _ = zip(
+            *calls, strict=True
+        )
+        return cls(
+            form=form,
+            ids=ids,
+            request_ids=request_ids,
+            received_at=received_at,
+            closed_at=closed_at,
+            tokens=list(zip(*counts, strict=True)),
+            total_ns=_if_any(total_ns),
+            first_token_ns=_if_any(first_ns),
+            reported=_if_any(reported),
+            upstream_request_ids=theirs,
+        )
+
+    def call(self, place: int) -> Call:
+        """One of them."""
+        return Call(
+            self.form,
+            self.ids[place],
+            self.request_ids[place],
+            self.received_at[place],
+            self.closed_at[place],
+            tuple([column[place] for column in self.tokens]),
+            None if self.total_ns is None else self.total_ns[place],
+            None if self.first_token_ns is None else self.first_token_ns[place],
+            None if self.reported is None else self.reported[place],
+            self.upstream_request_ids[place],
+        )
+
+    def part(self, places: Sequence[int]) -> Calls:
+        """Those at `places`."""
+        return Calls(
+            form=self.form,
+            ids=chosen(places, self.ids),
+            request_ids=chosen(places, self.request_ids),
+            received_at=chosen(places, self.received_at),
+            closed_at=chosen(places, self.closed_at),
+            tokens=[chosen(places, column) for column in self.tokens],
+            total_ns=None if self.total_ns is None else _if_any(chosen(places, self.total_ns)),
+            first_token_ns=None if self.first_token_ns is None else _if_any(chosen(places, self.first_token_ns)),
+            reported=None if self.reported is None else _if_any(chosen(places, self.reported)),
+            upstream_request_ids=chosen(places, self.upstream_request_ids),
+        )
+
+
+def chosen(places: Sequence[int], column: Sequence[_T]) -> list[_T]:
+    """What is at these places of a column."""
+    return [column[place] for place in places]
+
+
+def _if_any(column: Sequence[_T | None]) -> Sequence[_T | None] | None:
+    return None if column.count(None) == len(column) else column
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,7 +26,7 @@ from taximeter.errors import LedgerError
 from taximeter.ledger.arrival import Arrival
 from taximeter.ledger.bulk import Appended, FileMark, append_many, file_marks
 from taximeter.ledger.database import Away, Database, Session, as_ledger_error, database_at
-from taximeter.ledger.forms import Call
+from taximeter.ledger.forms import Call, Calls
 from taximeter.ledger.journal import Journal
 from taximeter.ledger.keeper import Keeper
 from taximeter.ledger.late import NoSession, may_come_back
@@ -188,7 +188,7 @@ class Ledger:
         )
 
     def append_many(
-        self, entries: Iterable[Call | Receipt], files: Iterable[FileMark] = (), *, dry_run: bool = False
+        self, entries: Iterable[Call | Calls | Receipt], files: Iterable[FileMark] = (), *, dry_run: bool = False
     ) -> Appended:
         """Write what was read from somebody's log, and how far its files have been read, all in one transaction.
 
