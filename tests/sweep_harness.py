@@ -10,7 +10,8 @@ import numpy as np
 
 from taximeter.measurement.asking.asker import Asker
 from taximeter.measurement.asking.wire import Question
-from taximeter.measurement.sweep.sweep import Plan, Sweep, Sweeping
+from taximeter.measurement.sweep.study import Plan
+from taximeter.measurement.sweep.sweep import Sweep, Sweeping
 from tests.measurement_harness import Script, ScriptedServer, VirtualClock, chat, question, virtually
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)

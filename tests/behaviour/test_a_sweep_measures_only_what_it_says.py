@@ -14,7 +14,8 @@ import pytest
 from taximeter.errors import UpstreamError
 from taximeter.measurement.asking.asker import Asker
 from taximeter.measurement.asking.wire import Question, Stale
-from taximeter.measurement.sweep.sweep import Plan, Progress, Sweep, Sweeping, geometric
+from taximeter.measurement.sweep.study import Plan, Progress
+from taximeter.measurement.sweep.sweep import Sweep, Sweeping, geometric
 from taximeter.telemetry.engines import EngineState, read_page
 from tests.measurement_harness import MS, Script, ScriptedServer, VirtualClock, chat, refusal, until, virtually
 from tests.sweep_harness import LENGTHS, Asked, Truth, swept

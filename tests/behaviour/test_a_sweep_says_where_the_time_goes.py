@@ -4,7 +4,7 @@ part, or says that it cannot."""
 from __future__ import annotations
 
 from taximeter.measurement.estimates import Estimate
-from taximeter.measurement.sweep.sweep import Plan
+from taximeter.measurement.sweep.study import Plan
 from taximeter.measurement.sweep.verdict import LEVERS, PARTS
 from tests.measurement_harness import MS
 from tests.sweep_harness import LENGTHS, Truth, round_trip, swept

@@ -13,13 +13,15 @@ from taximeter.measurement.asking.wire import Question
 from taximeter.measurement.sweep.cache_study import CacheStudy, CacheStudying, shared_of
 from taximeter.measurement.sweep.findings import findings
 from taximeter.measurement.sweep.interference import Interference, Interfering, largest_gaps
+from taximeter.measurement.sweep.study import Plan, Progress
 from taximeter.measurement.sweep.study_pages import shown_cache, shown_depth, shown_interference
-from taximeter.measurement.sweep.sweep import Plan
 from tests.measurement_harness import MS, Script, ScriptedServer, VirtualClock, chat, until, virtually
 from tests.sweep_harness import LENGTHS, Asked, Truth, swept
 
+Told = list[Progress]
 
-def cache_study(*, has_cache: bool, spread: float = 0.02) -> CacheStudy:
+
+def cache_study(*, has_cache: bool, spread: float = 0.02, told: Told | None = None) -> CacheStudy:
     """A server at 0.5 ms a token, for what it has not seen."""
     source = np.random.default_rng(5)
 
@@ -38,6 +40,7 @@ def cache_study(*, has_cache: bool, spread: float = 0.02) -> CacheStudy:
             Asker(server, name="server", run="run", clock=clock),
             Asked(),
             Plan(prompt_tokens=(128, 512, 2048), output_tokens=2, repeats=7),
+            on_progress=[].append if told is None else told.append,
         )
         await study.run()
         assert len(server.asked) == 2 * 3 * 8
@@ -70,7 +73,9 @@ def test_where_there_is_no_cache_nothing_is_saved() -> None:
     assert shown_cache(found).levers == ()
 
 
-def interference(*, chunk_ms: float, prompt_ms: float = 1000, output_tokens: int = 200) -> Interference:
+def interference(
+    *, chunk_ms: float, prompt_ms: float = 1000, output_tokens: int = 200, told: Told | None = None
+) -> Interference:
     """Running answers have a token each 10 ms; while a prompt is read, one each `chunk_ms`, and 20 ms after."""
 
     async def work(clock: VirtualClock) -> Interference:
@@ -95,7 +100,8 @@ def interference(*, chunk_ms: float, prompt_ms: float = 1000, output_tokens: int
             return Asker(server, name="server", run="run", clock=clock, began_ns=0, on_progress=arrived)
 
         plan = Plan(prompt_tokens=(4096,), output_tokens=output_tokens, repeats=5)
-        study = Interfering(asker_for, Asked(), plan, streams=3)
+        tell = [].append if told is None else told.append
+        study = Interfering(asker_for, Asked(), plan, streams=3, on_progress=tell)
         await study.run()
         return study.conclude(np.random.default_rng(1))
 
@@ -164,3 +170,22 @@ def test_decode_at_depth_says_what_looking_back_costs() -> None:
     assert twice.low <= 5000 <= twice.high
     assert shown.facts["Twice as long"].startswith("at depth 4,890 (")
     assert [row[0] for row in shown.tables[0].rows][-1] == "4,104"
+
+
+def test_every_study_knows_how_much_time_is_left() -> None:
+    """Nothing before each kind of step was made once; from then on just what it takes, on a server that is always
+    equally fast."""
+    told: Told = []
+    cached = cache_study(has_cache=True, spread=0, told=told)
+    took_s = sum(seen.ended_ns - seen.sent_ns for seen in cached.observations) / 1e9
+    assert [now.left_s for now in told[:5]] == [None] * 5
+    assert told[5].left_s == pytest.approx(took_s)
+    assert (told[-1].left_s, told[-1].done, told[-1].of) == (0, 48, 48)
+
+    told = []
+    met = interference(chunk_ms=100, told=told)
+    took_s = (max(seen.ended_ns for seen in met.observations) - min(seen.sent_ns for seen in met.observations)) / 1e9
+    assert told[0].left_s is None
+    assert told[1].left_s == pytest.approx(took_s)
+    assert told[-1].left_s == 0
+    assert told[-1].done == told[-1].of

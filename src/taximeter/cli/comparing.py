@@ -24,7 +24,16 @@ from rich.text import Text
 
 from taximeter import __version__
 from taximeter.cli.console import err, out, print_json, waiting
-from taximeter.cli.measuring import Access, Bench, bench, count_range, described, new_run, parse_max_cost
+from taximeter.cli.measuring import (
+    Access,
+    Bench,
+    bench,
+    count_range,
+    described,
+    new_run,
+    nothing_counted_yet,
+    parse_max_cost,
+)
 from taximeter.cli.tables import print_table
 from taximeter.clock import SYSTEM_CLOCK
 from taximeter.errors import RequestError
@@ -49,7 +58,7 @@ from taximeter.measurement.load.slo import Slo
 from taximeter.measurement.pictures.chart import Chart
 from taximeter.measurement.pictures.page import page_html
 from taximeter.measurement.pictures.plots import ASCII, UNICODE, plot
-from taximeter.measurement.results import Result, environment, read_result, write_result
+from taximeter.measurement.results import Result, environment, read_result, write_result, write_whole
 from taximeter.records import MachineRate
 from taximeter.settings import Settings
 
@@ -121,9 +130,9 @@ def _show(wanted: Wanted, results: Sequence[Result], slo: Slo | None) -> int:
     says = found.says if curves is None else (curves.says, *found.says)
     found = replace(found, says=says, warnings=(*found.warnings, *warnings))
     if wanted.csv is not None:
-        _write(wanted.csv, comparison_csv(sides), "csv")
+        write_whole(wanted.csv, comparison_csv(sides))
     if wanted.html is not None:
-        _write(wanted.html, _page(found, curves, results), "html")
+        write_whole(wanted.html, _page(found, curves, results))
     if wanted.as_json:
         print_json({"comparison": found, "may_be_ranked": is_ranked})
     else:
@@ -219,7 +228,9 @@ def _measured(wanted: Wanted) -> Result | Comparability:
     purse, settings = Purse(parse_max_cost(wanted.max_cost)), Settings.load()
     accesses = _accesses(wanted)
     with waiting("looking at both sides") as say, Ledger.open(settings.ledger_url, spool=settings.spool_dir) as ledger:
-        return asyncio.run(_contest(wanted, accesses, plan, ledger, settings, purse, say))
+        name = new_run("compare")
+        with nothing_counted_yet(ledger, name):
+            return asyncio.run(_contest(wanted, accesses, plan, ledger, settings, purse, say, name))
 
 
 async def _contest(
@@ -230,8 +241,8 @@ async def _contest(
     settings: Settings,
     purse: Purse,
     say: Callable[[str], object],
+    run: str,
 ) -> Result | Comparability:
-    run = new_run("compare")
     async with contextlib.AsyncExitStack() as stack:
         benches = {
             label: await stack.enter_async_context(bench(access, ledger, settings, run=run, purse=purse, say=say))
@@ -402,11 +413,3 @@ def _is_result(path: Path) -> bool:
             return file.read(1) == b"{"
     except OSError:
         return False
-
-
-def _write(path: Path, text: str, param: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise RequestError(f"{path} cannot be written: {error.strerror}", param=param) from error
-    err().print(f"wrote {path}", soft_wrap=True)

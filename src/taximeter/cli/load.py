@@ -27,7 +27,7 @@ from taximeter.cli.measuring_options import (
     ProviderOption,
     ServerRateOption,
 )
-from taximeter.errors import ConfigError, RequestError
+from taximeter.errors import RequestError
 
 if TYPE_CHECKING:
     from taximeter.cli.load_study import Outcome
@@ -85,7 +85,7 @@ def load(
     if rate is not None and concurrency is not None:
         raise RequestError("give one of --rate and --concurrency", param="concurrency")
     from taximeter.cli.load_study import Plan, Study  # noqa: PLC0415  # as in `main`
-    from taximeter.cli.measuring import Access, bench, new_run, parse_max_cost  # noqa: PLC0415
+    from taximeter.cli.measuring import Access, bench, new_run, nothing_counted_yet, parse_max_cost  # noqa: PLC0415
     from taximeter.ledger import Ledger  # noqa: PLC0415
     from taximeter.measurement.asking.spending import Purse  # noqa: PLC0415
     from taximeter.measurement.load.arrivals import Arrivals  # noqa: PLC0415
@@ -93,7 +93,7 @@ def load(
     from taximeter.measurement.load.saturation import steps  # noqa: PLC0415
     from taximeter.measurement.load.slo import Slo  # noqa: PLC0415
     from taximeter.measurement.requests_csv import requests_csv  # noqa: PLC0415
-    from taximeter.measurement.results import write_result  # noqa: PLC0415
+    from taximeter.measurement.results import write_result, write_whole  # noqa: PLC0415
     from taximeter.settings import Settings  # noqa: PLC0415
 
     is_open_loop = concurrency is None
@@ -116,20 +116,22 @@ def load(
     with Ledger.open(settings.ledger_url, spool=settings.spool_dir) as ledger:
         chosen = _workload(workload, prompt_tokens, output_tokens, ledger)
 
+        run = new_run("load")
+
         async def work() -> Outcome:
             with waiting("looking at the server") as say:
-                async with bench(access, ledger, settings, run=new_run("load"), purse=purse, say=say) as found:
+                async with bench(access, ledger, settings, run=run, purse=purse, say=say) as found:
                     return await Study(found, plan, chosen, say).run()
 
-        with asyncio.Runner(loop_factory=punctual_loop) as runner:
+        with nothing_counted_yet(ledger, run), asyncio.Runner(loop_factory=punctual_loop) as runner:
             outcome = runner.run(work())
     if out_file is not None:
         write_result(out_file, outcome.result)
     if html is not None:
-        _write(html, _page(outcome))
+        write_whole(html, _page(outcome))
     if csv is not None:
         seen = outcome.load.observations
-        _write(csv, requests_csv([{"level": one.shape} for one in seen], seen, headings=("level",)))
+        write_whole(csv, requests_csv([{"level": one.shape} for one in seen], seen, headings=("level",)))
     if as_json:
         print_json(replace(outcome.result, observations={}))
     else:
@@ -154,13 +156,6 @@ def _page(outcome: Outcome) -> str:
         made=f"{result.run}, {result.made_at:%Y-%m-%d %H:%M} UTC, Taximeter {result.taximeter_version}",
     )
     return page_html(shown)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def _range(text: str, *, whole: bool) -> tuple[float, float]:

@@ -35,6 +35,7 @@ from taximeter.measurement.load.level import Level, closed_level, drive, open_le
 from taximeter.measurement.load.load import Load, auto_levels, measure
 from taximeter.measurement.load.point import DEFINITIONS
 from taximeter.measurement.load.run import LoadRun
+from taximeter.measurement.load.senders import Send, Senders
 from taximeter.measurement.load.slo import Slo
 from taximeter.measurement.load.workload import Ask, Workload
 from taximeter.measurement.results import DEFINITIONS as COMMON
@@ -80,19 +81,26 @@ class Study:
         self._workload = workload
         self._say = say
         self._stop = asyncio.Event()
-        self._clients = plan.clients or 1
-        self._fleet: Fleet | None = None
+        self._has_begun = False  # to measure: before that there is nothing to keep
+        self._senders = Senders(
+            self._send_here,
+            self._fleet_of,
+            clients=plan.clients,
+            most=self._most_clients,
+            on_more=self._once_more,
+        )
         self._asking: Asking | None = None
         self._progress = _Progress(say, 0.0)
         self._issued = Decimal(0)
         self._latency_s = 0.0
-        self._stack = contextlib.AsyncExitStack()
 
     async def run(self) -> Outcome:
         plan = self._plan
         if self._bench.purse.most is not None and self._bench.target.upstream.provider is None:
             raise RequestError(f"--max-cost needs a price: {self._bench.why_no_price}", param="max-cost")
-        async with self._interruptible(), self._stack:
+        if self._bench.purse.most is not None and plan.clients not in (None, 1):
+            raise RequestError("with --max-cost one process sends, which knows what was spent", param="clients")
+        async with self._interruptible(), self._senders:
             self._asking = await self._calibrated()
             self._issued = self._bench.purse.spent
             self._latency_s = await self._warmed_up()
@@ -101,6 +109,7 @@ class Study:
                 levels = (self._level(None).value,)
             levels = levels or auto_levels(self._latency_s, is_open_loop=plan.is_open_loop)
             self._tell_price(levels)
+            self._has_begun = True
             self._progress = _Progress(self._say, len(levels) * self._seconds_of_a_level)
             with self._progress:
                 found = await measure(
@@ -142,7 +151,7 @@ class Study:
         took: list[float] = []
         error: str | None = None
         for _, ask in zip(range(self._plan.warm_up), asks, strict=False):
-            if self._stop.is_set() or not self._allows(ask):
+            if not self._allows(ask):
                 break
             seen = await asker.ask(self._asking.question("warm-up", ask))
             latency_ns = seen.end_to_end_ns()
@@ -180,35 +189,36 @@ class Study:
             return None
         level = self._level(None if self._is_replayed else value)
         self._progress.begin(level.name, self._seconds_of_a_level)
-        run = await self._driven(level)
-        while self._needs_more_clients(run):
-            self._clients *= 2
-            err().print(f"one client is too slow for {level.name}: once more with {self._clients}", style="yellow")
-            self._progress.begin(level.name, self._seconds_of_a_level)
-            run = await self._driven(level)
-        return run
+        return await self._senders.send(level)
 
-    def _needs_more_clients(self, run: LoadRun) -> bool:
-        """Where nobody said how many, and another try is free."""
+    @property
+    def _most_clients(self) -> int:
+        """How many processes may send where nobody said it: a level that is sent again must cost nothing."""
         is_free = self._bench.tariff is None or self._bench.target.upstream.machine_rate is not None
-        may_grow = self._plan.clients is None and is_free and self._clients < (os.cpu_count() or 1)
-        return may_grow and not run.was_stopped and any(client.is_busy for client in run.clients)
+        return (os.cpu_count() or 1) if is_free and self._bench.purse.most is None else 1
 
-    async def _driven(self, level: Level) -> LoadRun:
+    def _once_more(self, level: Level, clients: int) -> None:
+        err().print(f"one client is too slow for {level.name}: once more with {clients}", style="yellow")
+        self._progress.begin(level.name, self._seconds_of_a_level)
+
+    @asynccontextmanager
+    async def _fleet_of(self, clients: int) -> AsyncGenerator[Send]:
+        async with Fleet(clients) as fleet:
+
+            async def send(level: Level) -> LoadRun:
+                assert self._asking is not None  # noqa: S101
+                return await fleet.run(level, self._asking, books=self._bench.books, stop=self._stop)
+
+            yield send
+
+    async def _send_here(self, level: Level) -> LoadRun:
         assert self._asking is not None  # noqa: S101
-        if self._clients == 1 or self._bench.purse.most is not None:
-            return await self._driven_here(level, self._asking)
-        if self._fleet is None or self._fleet.clients != self._clients:
-            self._fleet = await self._stack.enter_async_context(Fleet(self._clients))
-        return await self._fleet.run(level, self._asking, books=self._bench.books, stop=self._stop)
-
-    async def _driven_here(self, level: Level, asking: Asking) -> LoadRun:
         bench, later = self._bench, Later()
         # With a limit on what may be spent, what was spent has to be known at any time.
         books = later if bench.purse.most is None else bench.books
         asker = bench.target.asker(bench.client, bench.run, books=books, began_ns=SYSTEM_CLOCK.monotonic_ns())
         try:
-            return await drive(level, asker, asking.question, allows=self._allows, stop=self._stop)
+            return await drive(level, asker, self._asking.question, allows=self._allows, stop=self._stop)
         finally:
             tell(bench.books, later.notes)
 
@@ -251,13 +261,13 @@ class Study:
 
     @asynccontextmanager
     async def _interruptible(self) -> AsyncGenerator[None]:
-        """The first Ctrl-C, or SIGTERM, ends the measurement and keeps it, the second ends the program. Whatever ends
-        it, a server that was started for it ends too."""
+        """The first Ctrl-C, or SIGTERM, ends the measurement and keeps it, the second ends the program, as does the
+        first before anything was measured. Whatever ends it, a server that was started for it ends too."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None  # noqa: S101
 
         def interrupt() -> None:
-            if self._stop.is_set():
+            if self._stop.is_set() or not self._has_begun:
                 task.cancel()
             self._stop.set()
 
@@ -273,6 +283,7 @@ class Study:
 
     def _outcome(self, found: Load, levels: Sequence[float]) -> Outcome:
         plan, target, workload = self._plan, self._bench.target, self._workload
+        clients = self._senders.clients
         loop = f"open loop, {plan.arrivals.name} arrivals" if plan.is_open_loop else _CLOSED
         if self._is_replayed:
             loop = "open loop, arrivals as recorded"
@@ -294,7 +305,7 @@ class Study:
                 "duration_s": plan.duration_s,
                 "most_in_flight": plan.most_in_flight,
                 "patience_s": plan.patience_s,
-                "clients": self._clients,
+                "clients": clients,
                 "warm_up": plan.warm_up,
                 "slo": None if plan.slo is None else str(plan.slo),
                 "cache": "cold",
@@ -308,7 +319,7 @@ class Study:
         stands = "" if workload.stands_on is None else f" (n = {workload.stands_on:,})"
         setting = (
             f"{loop}; {plan.duration_s:g} s a level; workload: {workload.says}{stands}",
-            f"run {self._bench.run}, seed {plan.seed}, client processes: {self._clients}",
+            f"run {self._bench.run}, seed {plan.seed}, client processes: {clients}",
         )
         return Outcome(
             load=found,

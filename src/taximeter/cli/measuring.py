@@ -6,10 +6,11 @@ ledger, the prices. Refuses to know: what is asked.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import secrets
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -17,6 +18,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import typer
+
+from taximeter.cli.console import EXIT_INTERRUPTED, err
 from taximeter.clock import SYSTEM_CLOCK
 from taximeter.errors import RequestError
 from taximeter.measurement.asking.asker import Asker
@@ -33,6 +37,7 @@ from taximeter.upstreams.secrets import Secret, read_secret
 if TYPE_CHECKING:
     from taximeter.ledger import Ledger
 
+_MOST_COUNTED: Final = 1_000
 _APIS: Final = {
     "completions": Dialect.OPENAI_COMPLETIONS,
     "chat": Dialect.OPENAI_CHAT,
@@ -127,6 +132,21 @@ async def bench(
             )
         finally:
             books.settle_up()
+
+
+@contextlib.contextmanager
+def nothing_counted_yet(ledger: Ledger, run: str) -> Generator[None]:
+    """Ctrl-C before anything counts leaves here: it says that nothing was measured, and what was sent all the same.
+    Raises typer.Exit."""
+    try:
+        yield
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        sent = len(ledger.receipts_of("run", run, _MOST_COUNTED))
+        many = f"{sent:,} or more" if sent == _MOST_COUNTED else f"{sent:,}"
+        told = f"receipts of {many} requests that found out and warmed up: taximeter receipts --run {run}"
+        says = f"interrupted before anything was measured; {told if sent else 'no request was sent'}"
+        err().print(says, style="yellow", soft_wrap=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def new_run(kind: str) -> str:

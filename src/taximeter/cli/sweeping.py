@@ -23,11 +23,21 @@ from rich.text import Text
 
 from taximeter import __version__
 from taximeter.cli.console import EXIT_FAILED, err, out, print_json
-from taximeter.cli.measuring import Access, Bench, bench, count_range, described, kept_flags, new_run, parse_max_cost
+from taximeter.cli.measuring import (
+    Access,
+    Bench,
+    bench,
+    count_range,
+    described,
+    kept_flags,
+    new_run,
+    nothing_counted_yet,
+    parse_max_cost,
+)
 from taximeter.cli.model_shapes import machine_limit, model_shape
 from taximeter.cli.tables import print_table
 from taximeter.clock import SYSTEM_CLOCK
-from taximeter.errors import ConfigError, RequestError
+from taximeter.errors import RequestError
 from taximeter.figures import money_text
 from taximeter.ledger import Ledger
 from taximeter.measurement.asking.asker import Asker
@@ -38,15 +48,16 @@ from taximeter.measurement.asking.target import is_address, read_counters, serve
 from taximeter.measurement.pictures.page import Table, page_html
 from taximeter.measurement.pictures.plots import ASCII, UNICODE, plot
 from taximeter.measurement.requests_csv import requests_csv
-from taximeter.measurement.results import Result, environment, write_result
+from taximeter.measurement.results import Result, environment, write_result, write_whole
 from taximeter.measurement.sweep.cache_study import CacheStudying
 from taximeter.measurement.sweep.findings import findings
 from taximeter.measurement.sweep.interference import Interfering
 from taximeter.measurement.sweep.model_work import MachineLimit, ModelShape
 from taximeter.measurement.sweep.page import shown_sweep
 from taximeter.measurement.sweep.shown import Shown, page_of
+from taximeter.measurement.sweep.study import Plan, Progress
 from taximeter.measurement.sweep.study_pages import shown_cache, shown_depth, shown_interference
-from taximeter.measurement.sweep.sweep import Plan, Progress, Sweep, Sweeping, geometric
+from taximeter.measurement.sweep.sweep import Sweep, Sweeping, geometric
 from taximeter.records import Phase
 from taximeter.settings import Settings
 
@@ -112,14 +123,16 @@ def run(wanted: Wanted) -> int:
     )
     settings, purse = Settings.load(), Purse(parse_max_cost(wanted.max_cost))
     with _watching() as watch, Ledger.open(settings.ledger_url, spool=settings.spool_dir) as ledger:
-        result, shown = asyncio.run(_measured(wanted, access, (low, high), ledger, settings, purse, watch))
+        name = new_run(wanted.study)
+        with nothing_counted_yet(ledger, name):
+            result, shown = asyncio.run(_measured(wanted, access, (low, high), ledger, settings, purse, watch, name))
     if wanted.out is not None:
         write_result(wanted.out, result)
     if wanted.csv is not None:
         places = [{"study": wanted.study}] * len(shown.observations)
-        _write(wanted.csv, requests_csv(places, shown.observations, headings=("study",)), "csv")
+        write_whole(wanted.csv, requests_csv(places, shown.observations, headings=("study",)))
     if wanted.html is not None:
-        _write(wanted.html, _page(shown, result), "html")
+        write_whole(wanted.html, _page(shown, result))
     if wanted.as_json:
         print_json({name: value for name, value in _plain(result).items() if name != "observations"})
     else:
@@ -135,8 +148,8 @@ async def _measured(
     settings: Settings,
     purse: Purse,
     watch: _Watch,
+    run: str,
 ) -> tuple[Result, Shown]:
-    run = new_run(wanted.study)
     async with bench(access, ledger, settings, run=run, purse=purse, say=watch.say) as on:
         around = environment()
         seed = secrets.randbelow(1 << 31) if wanted.seed is None else wanted.seed
@@ -443,10 +456,3 @@ def _watching() -> Generator[_Watch]:
 
 def _clock_text(seconds: float) -> str:
     return time.strftime("%H:%M:%S" if seconds >= 3600 else "%M:%S", time.gmtime(seconds))
-
-
-def _write(path: Path, text: str, param: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--{param}: {path} cannot be written: {error.strerror or error}") from error

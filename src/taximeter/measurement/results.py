@@ -70,14 +70,18 @@ class Result:
 
 def write_result(path: Path, result: Result) -> None:
     """Write the file, whole or not at all. Raises ConfigError when it cannot be written."""
-    text = json.dumps(to_json(result), ensure_ascii=False, separators=(",", ":"))
+    write_whole(path, json.dumps(to_json(result), ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that nobody ever finds half of it. Raises ConfigError when it cannot be written."""
     name: str | None = None
     try:
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
         ) as file:
             name = file.name
-            file.write(text + "\n")
+            file.write(text)
         Path(name).replace(path)
     except OSError as error:
         if name is not None:

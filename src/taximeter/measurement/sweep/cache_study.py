@@ -6,7 +6,7 @@ Owns: the pairs, and what they say of a server's cache. Refuses to know: how any
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +15,8 @@ from taximeter.measurement import estimates
 from taximeter.measurement.asking.asker import Asker
 from taximeter.measurement.asking.observation import Observation
 from taximeter.measurement.estimates import Estimate
-from taximeter.measurement.sweep.sweep import SPENT, WARM_RATIO, Plan, Progress, Questions, void_reason
+from taximeter.measurement.sweep.study import SPENT, Allows, OnProgress, Plan, Questions, Study, allow_all, tell_nobody
+from taximeter.measurement.sweep.sweep import WARM_RATIO, void_reason
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -54,8 +55,8 @@ class CacheStudy:
     stopped: str | None = None
 
 
-class CacheStudying:
-    """The study under way; see `sweep.Sweeping` for its arguments."""
+class CacheStudying(Study):
+    """The study under way."""
 
     def __init__(
         self,
@@ -63,22 +64,17 @@ class CacheStudying:
         questions: Questions,
         plan: Plan,
         *,
-        allows: Callable[[int, int], bool] = lambda _prompt, _output: True,
-        on_progress: Callable[[Progress], object] = lambda _: None,
+        allows: Allows = allow_all,
+        on_progress: OnProgress = tell_nobody,
     ) -> None:
-        self.plan = plan
-        self.observations: list[Observation] = []
-        self.stopped: str | None = "it was interrupted"
+        pairs = {_shape(tokens, kind): plan.repeats + 1 for tokens in plan.prompt_tokens for kind in (COLD, WARM)}
+        super().__init__(questions, plan, pairs, allows=allows, on_progress=on_progress)
         self._asker = asker
-        self._questions = questions
-        self._allows = allows
-        self._on_progress = on_progress
 
     async def run(self) -> None:
         """Ask every length cold and then warm, in rounds; the first round is a warm-up. Raises UpstreamError where that
         is not answered at all."""
         chance = random.Random(self.plan.seed)  # noqa: S311 - an order, not a key
-        done, of = 0, 2 * len(self.plan.prompt_tokens) * (self.plan.repeats + 1)
         for round_ in range(self.plan.repeats + 1):
             for tokens in chance.sample(self.plan.prompt_tokens, len(self.plan.prompt_tokens)):
                 if not self._allows(2 * tokens, 2 * self.plan.output_tokens):
@@ -87,19 +83,19 @@ class CacheStudying:
                 beginning = chance.getrandbits(48)
                 for kind in (COLD, WARM):
                     question = self._questions.question(
-                        f"{tokens} {kind}",
+                        _shape(tokens, kind),
                         prompt_tokens=tokens,
                         output_tokens=self.plan.output_tokens,
                         shared_tokens=shared_of(tokens),
                         shared_seed=beginning,
                     )
                     seen = await self._asker.ask(question)
+                    took_ns = seen.ended_ns - seen.sent_ns
+                    self._did(_shape(tokens, kind), took_ns, f"{tokens:,} prompt tokens, {kind}")
                     if round_:
                         self.observations.append(seen)
                     elif not seen.is_complete:
                         raise UpstreamError(f"{tokens:,} prompt tokens are not answered: {seen.error}")
-                    done += 1
-                    self._on_progress(Progress(done=done, of=of, left_s=None, says=f"{tokens:,} prompt tokens, {kind}"))
         self.stopped = None
 
     def conclude(self, rng: Generator) -> CacheStudy:
@@ -136,6 +132,10 @@ class CacheStudying:
             hit_ratio=_hit_ratio(warm),
             cold_hit_ratio=_hit_ratio(cold),
         )
+
+
+def _shape(tokens: int, kind: str) -> str:
+    return f"{tokens} {kind}"
 
 
 def shared_of(tokens: int) -> int:

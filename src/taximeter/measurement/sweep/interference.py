@@ -19,7 +19,7 @@ from taximeter.measurement.asking.asker import Asker
 from taximeter.measurement.asking.observation import Observation
 from taximeter.measurement.asking.wire import Question
 from taximeter.measurement.estimates import Estimate
-from taximeter.measurement.sweep.sweep import SPENT, Plan, Progress, Questions
+from taximeter.measurement.sweep.study import SPENT, Allows, OnProgress, Plan, Questions, Study, allow_all, tell_nobody
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -61,7 +61,7 @@ class Interference:
     stopped: str | None = None
 
 
-class Interfering:
+class Interfering(Study):
     """The study under way. `asker_for` gives an asker that tells of each arrival; all of them count from the same
     beginning. `plan` has the long prompt as its only length; running answers have `plan.output_tokens`."""
 
@@ -72,17 +72,13 @@ class Interfering:
         plan: Plan,
         *,
         streams: int,
-        allows: Callable[[int, int], bool] = lambda _prompt, _output: True,
-        on_progress: Callable[[Progress], object] = lambda _: None,
+        allows: Allows = allow_all,
+        on_progress: OnProgress = tell_nobody,
     ) -> None:
-        self.plan = plan
-        self.observations: list[Observation] = []
-        self.stopped: str | None = "it was interrupted"
+        rounds = {ALONE: plan.repeats + 1, LONG: plan.repeats + 1}
+        super().__init__(questions, plan, rounds, allows=allows, on_progress=on_progress)
         self._asker_for = asker_for
-        self._questions = questions
         self._streams = streams
-        self._allows = allows
-        self._on_progress = on_progress
         self._encounters: list[Encounter] = []
         self._alone: list[Observation] = []
         self._void: list[str] = []
@@ -95,11 +91,11 @@ class Interfering:
                 self.stopped = SPENT
                 return
             alone = await self._asker_for(lambda _: None).ask(self._long(ALONE))
+            self._did(ALONE, alone.ended_ns - alone.sent_ns, "a prompt alone")
             streams, prompt = await self._meet()
-            done = 2 * (round_ + 1)
-            self._on_progress(
-                Progress(done=done, of=2 * (self.plan.repeats + 1), left_s=None, says="a prompt among answers")
-            )
+            met = (prompt, *streams)
+            took_ns = max(seen.ended_ns for seen in met) - min(seen.sent_ns for seen in met)
+            self._did(LONG, took_ns, "a prompt among answers")
             failed = next((seen for seen in (alone, prompt, *streams) if not seen.is_complete), None)
             if round_ == 0:
                 if failed is not None:

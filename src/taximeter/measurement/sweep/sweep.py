@@ -11,15 +11,15 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from taximeter.errors import UpstreamError
 from taximeter.measurement import estimates
 from taximeter.measurement.asking.asker import Asker
 from taximeter.measurement.asking.observation import Observation
-from taximeter.measurement.asking.wire import Question
 from taximeter.measurement.estimates import Estimate
 from taximeter.measurement.sweep.fit import ITL, TTFT, Fit, fit
+from taximeter.measurement.sweep.study import SPENT, Allows, OnProgress, Plan, Questions, Study, allow_all, tell_nobody
 from taximeter.measurement.sweep.verdict import Split, Verdict, split, verdict
 from taximeter.telemetry.engines import EngineState
 
@@ -32,55 +32,7 @@ WARM_RATIO: Final = 0.01
 _MOST_FAILURES: Final = 5  # in a row: a server that is away does not come back by being asked
 _DRIFT: Final = 0.10  # of a duration, before it is worth a warning
 _SHORTEST: Final = 2  # lengths of which differences between equal requests are waiting
-SPENT: Final = "the limit of what may be spent is reached"
 _TRIPS: Final = 2  # round trips measured in each round
-
-
-class Questions(Protocol):
-    """Who makes prompts of exact lengths: `prompts.Prompts`."""
-
-    @property
-    def shortest_tokens(self) -> int: ...
-
-    def question(
-        self,
-        shape: str,
-        *,
-        prompt_tokens: int,
-        output_tokens: int,
-        shared_tokens: int = 0,
-        shared_seed: int = 0,
-    ) -> Question: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What is asked: each of `prompt_tokens`, `repeats` times, for `output_tokens`, in an order by `seed`."""
-
-    prompt_tokens: tuple[int, ...]
-    output_tokens: int = 64
-    repeats: int = 5
-    seed: int = 0
-
-    @property
-    def requests(self) -> int:
-        """How many are sent, the warm-up among them."""
-        return len(self.prompt_tokens) * (self.repeats + 1)
-
-    def kinds(self) -> list[tuple[int, int, int]]:
-        """For the estimate of what it costs: how often, prompt tokens, output tokens."""
-        return [(self.repeats + 1, tokens, self.output_tokens) for tokens in self.prompt_tokens]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far it is: requests that are over, of all. `left_s` is the time that is left, by the warm-up's; None before
-    that is known."""
-
-    done: int
-    of: int
-    left_s: float | None
-    says: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,13 +87,9 @@ def geometric(low: int, high: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys([*(round(low * (high / low) ** (step / max(1, steps))) for step in range(steps)), high]))
 
 
-class Sweeping:
-    """A sweep under way. `run` asks, `conclude` says what came out so far, also after `run` was cancelled.
-
-    `ping` measures a round trip in nanoseconds, None where it cannot; `counters` reads the server's page; `allows` is
-    asked before each request, with its prompt and output tokens, whether it may still be sent; `on_progress` is told
-    after each.
-    """
+class Sweeping(Study):
+    """A sweep under way. `ping` measures a round trip in nanoseconds, None where it cannot; `counters` reads the
+    server's page."""
 
     def __init__(
         self,
@@ -151,31 +99,24 @@ class Sweeping:
         *,
         ping: Callable[[], Awaitable[int | None]] | None = None,
         counters: Callable[[], Awaitable[EngineState]] | None = None,
-        allows: Callable[[int, int], bool] = lambda _prompt, _output: True,
-        on_progress: Callable[[Progress], object] = lambda _: None,
+        allows: Allows = allow_all,
+        on_progress: OnProgress = tell_nobody,
     ) -> None:
-        self.plan = plan
-        self.observations: list[Observation] = []
+        lengths = dict.fromkeys(map(str, plan.prompt_tokens), plan.repeats + 1)
+        super().__init__(questions, plan, lengths, allows=allows, on_progress=on_progress)
         self.warnings: list[str] = []
-        self.stopped: str | None = "it has not begun"
         self._asker = asker
-        self._questions = questions
         self._ping = ping
         self._counters = counters
-        self._allows = allows
-        self._on_progress = on_progress
         self._trips_ns: list[int] = []
-        self._usual_s: dict[int, float] = {}  # how long each length took in the warm-up
         self._before: EngineState | None = None
         self._after: EngineState | None = None
-        self._done = 0
 
     async def run(self) -> None:
         """Warm up with one request of every length, then ask. Cancelling it ends the sweep; what was measured stays.
 
         Raises UpstreamError where no length at all is answered.
         """
-        self.stopped = "it was interrupted"
         lengths = await self._warm_up()
         if lengths is None:
             self.stopped = SPENT
@@ -193,7 +134,6 @@ class Sweeping:
                 seen = await self._ask(tokens)
                 self.observations.append(seen)
                 failures = 0 if seen.is_complete else failures + 1
-                self._tell(f"{tokens:,} prompt tokens")
                 if failures == _MOST_FAILURES:
                     self.stopped = f"{failures} requests in a row failed: {seen.error}"
                     return
@@ -243,12 +183,10 @@ class Sweeping:
             seen = await self._ask(tokens, shape=f"warm-up {tokens}")
             if seen.is_complete:
                 answered.append(tokens)
-                self._usual_s[tokens] = (seen.ended_ns - seen.sent_ns) / 1e9
             else:
                 error = seen.error
-                self._done += self.plan.repeats
+                self._leave_out(str(tokens))
                 self.warnings.append(f"{tokens:,} prompt tokens are not answered: {error}")
-            self._tell("warming up")
         if error is not None and not answered:
             raise UpstreamError(f"no prompt was answered: {error}")
         return answered
@@ -258,7 +196,8 @@ class Sweeping:
             shape or f"{tokens}", prompt_tokens=tokens, output_tokens=self.plan.output_tokens
         )
         seen = await self._asker.ask(question)
-        self._done += 1
+        says = f"{tokens:,} prompt tokens" if shape is None else "warming up"
+        self._did(str(tokens), seen.ended_ns - seen.sent_ns, says)
         return seen
 
     async def _read_counters(self) -> EngineState | None:
@@ -269,13 +208,6 @@ class Sweeping:
             trip_ns = None if self._ping is None else await self._ping()
             if trip_ns is not None:
                 self._trips_ns.append(trip_ns)
-
-    def _tell(self, says: str) -> None:
-        left_s: float | None = None
-        if len(self._usual_s) == len(self.plan.prompt_tokens):
-            asked = Counter(int(seen.shape) for seen in self.observations)
-            left_s = sum(usual * (self.plan.repeats - asked[tokens]) for tokens, usual in self._usual_s.items())
-        self._on_progress(Progress(done=self._done, of=self.plan.requests, left_s=left_s, says=says))
 
     def _point(self, tokens: int, rng: Generator) -> Point:
         counted: list[Observation] = []

@@ -12,7 +12,7 @@ from taximeter.measurement.sweep.findings import conclusions, findings
 from taximeter.measurement.sweep.model_work import MachineLimit, ModelShape
 from taximeter.measurement.sweep.page import shown_sweep
 from taximeter.measurement.sweep.shown import number_text, page_of, share_cell, time_text
-from taximeter.measurement.sweep.sweep import Plan
+from taximeter.measurement.sweep.study import Plan
 from tests.measurement_harness import MS, chat
 from tests.sweep_harness import LENGTHS, Truth, swept
 
