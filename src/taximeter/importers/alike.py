@@ -6,19 +6,18 @@ Owns: which calls go together, and what a call's ids end with. Refuses to know: 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from hashlib import blake2b
 
+import msgspec
+
 from taximeter.importers.logged import LoggedCall, Origin
-from taximeter.ledger.forms import chosen
 from taximeter.records import Terms
 
 _ID_BYTES = 11  # 88 bits: of ten million calls, two have the same in one of 10^12 ledgers
 
 
-@dataclass(slots=True)
-class Alike:
+class Alike(msgspec.Struct):
     """At least one call of one origin, one model, the same terms, and no cost for the same reason, if it has none: what
     else is known of them are these columns.
 
@@ -43,11 +42,11 @@ class Alike:
             self.model,
             self.terms,
             self.uncosted,
-            chosen(places, self.digests),
-            chosen(places, self.at),
-            [chosen(places, column) for column in self.leaves],
-            chosen(places, self.request_ids),
-            None if self.reported is None else chosen(places, self.reported),
+            [self.digests[place] for place in places],
+            [self.at[place] for place in places],
+            [[column[place] for place in places] for column in self.leaves],
+            [self.request_ids[place] for place in places],
+            None if self.reported is None else [self.reported[place] for place in places],
         )
 
     def call(self, place: int) -> LoggedCall:
@@ -69,14 +68,18 @@ def sorted_out(calls: Iterable[LoggedCall]) -> tuple[list[Alike], list[LoggedCal
     """Calls that are alike, together, in the order in which the first of each came; and the others."""
     together: dict[tuple[int, str, int, str | None], list[LoggedCall]] = {}
     others: list[LoggedCall] = []
+    same: list[LoggedCall] = []
+    origin: Origin | None = None
+    model, terms, uncosted = "", None, None
     for call in calls:
         if not call.is_plain:
             others.append(call)
             continue
-        key = (id(call.origin), call.model, id(call.terms), call.uncosted)
-        same = together.get(key)
-        if same is None:
-            same = together[key] = []
+        # Most are like the one before.
+        is_same = call.origin is origin and call.terms is terms and call.model == model and call.uncosted == uncosted
+        if not is_same:
+            origin, model, terms, uncosted = call.origin, call.model, call.terms, call.uncosted
+            same = together.setdefault((id(origin), model, id(terms), uncosted), [])
         same.append(call)
     return list(map(_alike, together.values())), others
 

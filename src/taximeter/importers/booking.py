@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from dataclasses import replace as with_fields
 from datetime import timedelta
+
+from msgspec.structs import replace
 
 from taximeter.errors import PricingError
 from taximeter.importers.alike import Alike, call_digest
@@ -22,7 +24,7 @@ from taximeter.ledger.forms import NO_PRICE
 from taximeter.pricing.catalog import Catalog
 from taximeter.pricing.tariff import PublishedTariff
 from taximeter.providers.metering.plain import INPUTS, LEAVES
-from taximeter.records import Cost, Outcome, PriceList, Receipt, Request, Terms
+from taximeter.records import Cost, Outcome, PriceList, Receipt, Request
 
 _log = logging.getLogger(__name__)
 
@@ -46,12 +48,10 @@ class _Shape:
 
 @dataclass(slots=True)
 class _Kind:
-    """Calls of one origin, one model and the same terms: their shapes, by how many thresholds the prompt exceeds, and
+    """Calls that are alike but for what they belong to: their shapes, by how many thresholds the prompt exceeds, and
     whether it wrote to a cache for nobody knows how long. That is priced by assumption, and a form of such a call says
     so."""
 
-    origin: Origin
-    terms: Terms | None
     thresholds: tuple[int, ...]
     shapes: dict[tuple[int, bool], list[_Shape]]
 
@@ -63,9 +63,7 @@ class Books:
         self._catalog = catalog
         self._tariffs: dict[str, PublishedTariff] = {}
         self._providers: dict[tuple[str | None, str], str | PricingError] = {}
-        # By the ids of an origin and of terms, which the kinds keep alive.
-        self._kinds: dict[tuple[int, str, int, str | None], _Kind] = {}
-        self._forms: dict[tuple[object, ...], tuple[Form | None, object]] = {}
+        self._kinds: dict[tuple[object, ...], _Kind] = {}
 
     def entry(self, call: LoggedCall) -> Receipt:
         """What to append for a call that is like no other. Never raises: a price that is not known is a reason on the
@@ -92,12 +90,16 @@ class Books:
         return entries
 
     def _kind(self, alike: Alike) -> _Kind:
-        key = (id(alike.origin), alike.model, id(alike.terms), alike.uncosted)
+        origin = alike.origin
+        key = (
+            *(origin.source, origin.dialect, origin.provider, origin.trace, origin.stream, origin.tier, origin.untimed),
+            *(alike.model, alike.terms, alike.uncosted),
+        )
         kind = self._kinds.get(key)
         if kind is None:
             if len(self._kinds) >= _MOST_KEPT:
                 self._kinds.clear()
-            kind = self._kinds[key] = _Kind(alike.origin, alike.terms, self._thresholds(alike.call(0)), {})
+            kind = self._kinds[key] = _Kind(self._thresholds(alike.call(0)), {})
         return kind
 
     def _at_the_same_rates(self, kind: _Kind, key: tuple[int, bool], alike: Alike) -> list[Entry]:
@@ -115,7 +117,7 @@ class Books:
             then = alike.part([place for place, later in enumerate(is_later) if not later])
             later = alike.part([place for place, later in enumerate(is_later) if later])
             return [*self._at_the_same_rates(kind, key, then), *self._at_the_same_rates(kind, key, later)]
-        form = shape.form
+        form = None if shape.form is None else _belonging(shape.form, alike.origin)
         if form is None:
             return self._receipts(alike)
         odd = sorted({place for leaf in shape.unpriced for place, count in enumerate(alike.leaves[leaf]) if count})
@@ -166,7 +168,7 @@ class Books:
             cost_reported=call.reported,
         )
         cost, reason = self._cost(call, receipt)
-        return replace(receipt, cost=cost, uncosted_reason=reason)
+        return with_fields(receipt, cost=cost, uncosted_reason=reason)
 
     def _cost(self, call: LoggedCall, receipt: Receipt) -> tuple[Cost | None, str | None]:
         if call.uncosted is not None:
@@ -223,33 +225,15 @@ class Books:
         return _Shape(form, unpriced, begin, end)
 
     def _form(self, call: LoggedCall, prices: PriceList | str | None) -> Form | None:
-        """The form of calls like this one; None where each needs a receipt of its own. Most of it is the same for calls
-        of other origins."""
-        origin, leaves = call.origin, call.leaves
-        if leaves is None or prices is None:
+        """The form of calls like this one, of whatever origins; None where each needs a receipt of its own."""
+        if call.leaves is None or prices is None:
             return None
-        key = (
-            *(origin.source, origin.dialect, origin.provider, origin.trace, origin.stream, origin.tier, origin.untimed),
-            call.model,
-            call.terms,
-            prices if isinstance(prices, str) else id(prices),
-            leaves[_UNKNOWN_WRITES] > 0,
-        )
-        known = self._forms.get(key)
-        if known is None:
-            receipt, form = self._receipt(call, _NAMELESS), None
-            priced_by = receipt.uncosted_reason if receipt.cost is None else receipt.cost.price_list
-            if prices == priced_by:
-                with suppress(ValueError):
-                    form = Form.of(receipt, LEAVES)
-            known = self._forms[key] = (form, prices)
-        form = known[0]
-        if form is None:
+        nobodys = replace(call, origin=replace(call.origin, task=None, run=None, session=None, key=None, labels={}))
+        receipt = self._receipt(nobodys, _NAMELESS)
+        if prices != (receipt.uncosted_reason if receipt.cost is None else receipt.cost.price_list):
             return None
         try:
-            return form.belonging_to(
-                task=origin.task, run=origin.run, session=origin.session, key=origin.key, labels=origin.labels
-            )
+            return Form.of(receipt, LEAVES)
         except ValueError:
             return None
 
@@ -292,6 +276,16 @@ class Books:
         if tariff is None:
             tariff = self._tariffs[provider] = PublishedTariff(self._catalog, provider)
         return tariff
+
+
+def _belonging(form: Form, origin: Origin) -> Form | None:
+    """The form, of calls of that origin; None where columns cannot hold its names."""
+    try:
+        return form.belonging_to(
+            task=origin.task, run=origin.run, session=origin.session, key=origin.key, labels=origin.labels
+        )
+    except ValueError:
+        return None
 
 
 def _calls(form: Form, alike: Alike) -> Calls:

@@ -18,7 +18,7 @@ from taximeter.importers.logged import LogFile
 MOST_LINE_BYTES = 64 << 20
 """Pictures are pasted into logs, and are some megabytes. What is longer is skipped, and said."""
 
-_BLOCK_BYTES = 1 << 20  # what is read is looked at while the processor's cache still has it
+_BLOCK_BYTES = 1 << 18  # what is read is looked at while the processor's cache still has it
 _KEPT_BYTES = 8 << 20
 
 Mark = bytes | re.Pattern[bytes]

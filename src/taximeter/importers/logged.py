@@ -19,8 +19,7 @@ from taximeter.providers.metering.plain import LEAVES
 from taximeter.records import Dialect, Outcome, Terms, Timing, Usage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """What calls of one place in a log have in common. One object for all of them, as far as that goes: whoever prices
     them looks at each origin once.
 
@@ -35,7 +34,7 @@ class Origin:
     run: str | None = None
     task: str | None = None
     key: str | None = None
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
     trace: str | None = None
     stream: bool = False
     tier: str | None = None

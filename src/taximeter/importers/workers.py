@@ -13,11 +13,13 @@ import pickle
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import cast
+
+import msgspec
 
 from taximeter.importers.alike import Alike, sorted_out
 from taximeter.importers.files import FileState, digest, reading_offset, why
@@ -38,18 +40,17 @@ class Task:
     columns: Path | None = None
 
 
-@dataclass(slots=True)
-class Piece:
+class Piece(msgspec.Struct):
     """Some calls of a file, and how far it was read since the piece before. The last piece of a file has its new
     `state`, None where it could not be read; `resumed` is whether it was read on where it was left."""
 
-    alike: list[Alike] = field(default_factory=list[Alike])
-    others: list[LoggedCall] = field(default_factory=list[LoggedCall])
+    alike: list[Alike] = msgspec.field(default_factory=list[Alike])
+    others: list[LoggedCall] = msgspec.field(default_factory=list[LoggedCall])
     read_bytes: int = 0
     is_last: bool = False
     resumed: bool = False
     state: FileState | None = None
-    notes: Counter[str] = field(default_factory=Counter[str])
+    notes: Counter[str] = msgspec.field(default_factory=Counter[str])
 
 
 def read_pieces(task: Task) -> Iterator[Piece]:

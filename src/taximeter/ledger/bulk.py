@@ -8,17 +8,16 @@ Refuses to know: whose log it is, and what the importer's own documents say.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import accumulate, chain, repeat
 from operator import itemgetter
 from typing import Any
 
 from taximeter.errors import LedgerError
 from taximeter.ledger import rows
-from taximeter.ledger.call_columns import CallColumns, Part
+from taximeter.ledger.call_columns import CallColumns, Part, Segment
 from taximeter.ledger.columns import BELONGING_COLUMNS, PHASE_COLUMNS, RECEIPT_COLUMNS, REPORTED_COLUMN, TOKEN_COLUMNS
 from taximeter.ledger.database import Away, Refused, Session
 from taximeter.ledger.forms import Call, Calls, Form, derive
@@ -149,6 +148,28 @@ def _append_receipts(session: Session, receipts: Sequence[Receipt], appended: Ap
             appended.written += 1
 
 
+def _of_one_statement(
+    session: Session, calls: Iterable[Calls]
+) -> Iterable[list[tuple[CallColumns, Calls, list[Segment]]]]:
+    """Calls whose rows one statement writes: those of forms with one document joined, and which of them belong to the
+    same."""
+    together: defaultdict[tuple[object, ...], list[Calls]] = defaultdict(list)
+    for some in calls:
+        nothings = tuple([name is None for name in some.form.belongings])
+        together[some.form.digest, len(some.tokens), nothings].append(some)
+    columns: dict[str, CallColumns] = {}
+    alike: defaultdict[tuple[object, ...], list[tuple[CallColumns, Calls, list[Segment]]]] = defaultdict(list)
+    for (_, *shape), each in together.items():
+        form = each[0].form
+        mine = columns.get(form.digest)
+        if mine is None:
+            mine = columns[form.digest] = CallColumns(form, _form_number(session, form))
+        ends = accumulate(len(some.ids) for some in each)
+        segments = [(some.form, end - len(some.ids), end) for some, end in zip(each, ends, strict=True)]
+        alike[mine.shape, *shape].append((mine, Calls.joined(each), segments))
+    return alike.values()
+
+
 def _together(form: Form, calls: Sequence[Call]) -> list[Calls]:
     """By columns, if all of them say the same tokens."""
     try:
@@ -161,40 +182,30 @@ def _append_calls(session: Session, calls: Sequence[Calls], appended: Appended) 
     """Write what is not there; what is, is found by the numbers that are missing then. Rows of one statement have
     numbers in a row, in the order of their ids, so that tables and indexes are gone through in one direction."""
     first = next_number(session)
-    alike: defaultdict[tuple[object, ...], list[Calls]] = defaultdict(list)
-    for some in calls:
-        alike[some.form.digest, *(name is None for name in some.form.belongings)].append(some)
-    calls = list(chain.from_iterable(alike.values()))
-    ids = list(chain.from_iterable(some.ids for some in calls))
-    order: list[int] = []
-    for each in alike.values():
-        order += sorted(range(len(order), len(order) + sum(len(some.ids) for some in each)), key=ids.__getitem__)
-    all_numbers = [0] * len(ids)
-    for number, place in enumerate(order, first):
-        all_numbers[place] = number
-    columns: dict[str, CallColumns] = {}
     told: defaultdict[tuple[CallColumns, Pattern | None], list[rows.Row]] = defaultdict(list)
     parts: list[tuple[CallColumns, Part]] = []
-    begins: list[int] = []
+    places: list[tuple[Calls, int]] = []  # by number
     refused: list[int] = []
-    end = 0
-    for some in calls:
-        begins.append(end)
-        numbers = all_numbers[end : (end := end + len(some.ids))]
-        mine = columns.get(some.form.digest)
-        if mine is None:
-            mine = columns[some.form.digest] = CallColumns(some.form, _form_number(session, some.form))
-        for part in mine.parts(numbers, some, refused):
-            pattern, made = mine.rows(part)
-            told[mine, pattern] += made
-            parts.append((mine, part))
+    for alike in _of_one_statement(session, calls):
+        ids = list(chain.from_iterable(some.ids for _, some, _ in alike))
+        theirs = list(chain.from_iterable(zip(repeat(some), range(len(some.ids))) for _, some, _ in alike))
+        order = sorted(range(len(ids)), key=ids.__getitem__)
+        numbers = [0] * len(ids)
+        for number, place in enumerate(order, first + len(places)):
+            numbers[place] = number
+        places += [theirs[place] for place in order]
+        begin = 0
+        for mine, some, segments in alike:
+            for part in mine.parts(numbers[begin : (begin := begin + len(some.ids))], some, segments, refused):
+                pattern, made = mine.rows(part)
+                told[alike[0][0], pattern] += made
+                parts.append((mine, part))
 
     def called(number: int) -> Call:
-        place = order[number - first]
-        which = bisect_right(begins, place) - 1
-        return calls[which].call(place - begins[which])
+        some, place = places[number - first]
+        return some.call(place)
 
-    appended.refused += [(ids[order[number - first]], _CANNOT_HOLD) for number in sorted(refused)]
+    appended.refused += [(id_, _CANNOT_HOLD) for id_ in sorted(called(number).id for number in refused)]
     for (mine, pattern), made in told.items():
         made.sort(key=_number_of)
         mine.insert(session, pattern, made)

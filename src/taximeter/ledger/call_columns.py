@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import repeat
-from typing import Any
+from itertools import chain, repeat
+from typing import Any, TypeVar
 
 from taximeter.ledger import rows
 from taximeter.ledger.columns import (
@@ -37,6 +37,7 @@ _OF_A_FORM = ("outcome", "model", "served_by", "usage_basis", "cost_basis", "for
 _OF_A_TIMING = ("total_ns", "upstream_ns", "first_token_ns", "itl_ns")
 _TOO_FINE = -(10**30)  # in the place of what a log says, and what no column can hold
 
+_T = TypeVar("_T")
 _Numbers = Sequence[int]
 _Known = Sequence[int | None]
 
@@ -49,12 +50,18 @@ def _stored_amount(reported: Decimal | None) -> int | None:
     return _TOO_FINE if picodollars is None else picodollars
 
 
+Segment = tuple[Form, int, int]
+"""Calls that belong to the same: their form, and from which place on and before which they stand."""
+
+
 @dataclass(slots=True)
 class Part:
-    """Calls that rows can hold, and what their columns hold besides; `times` and `amounts` are empty where the form has
+    """Calls that rows can hold, of forms with one document, and what their columns hold besides; `times` and `amounts`
+    are empty where the forms have none. In each column of `BELONGING_COLUMNS` either all of them have something, or
     none."""
 
     calls: Calls
+    segments: Sequence[Segment]
     numbers: _Numbers
     reported: _Known | None
     times: Sequence[_Known]
@@ -96,6 +103,11 @@ class CallColumns:
         self._also = ", ".join([*zeros, "off_scale", "stream"])
         self._values = ", ".join([*("0" for _ in zeros), "0", "TRUE" if constants["stream"] else "FALSE"])
 
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """The same for forms whose calls' rows one statement writes, if they have something in the same columns."""
+        return self._names, self._also, self._values
+
     def insert(self, session: Session, pattern: Pattern | None, made: Sequence[rows.Row]) -> None:
         """What is 0 for all of them is a part of the statement. What is there already stays."""
         behind = " ON CONFLICT DO NOTHING"
@@ -105,19 +117,25 @@ class CallColumns:
             statement, _ = inserting("receipts", self._names, self._also, self._values, behind, pattern)
             session.tell(statement, made)
 
-    def parts(self, numbers: list[int], calls: Calls, refused: list[int]) -> Iterator[Part]:
+    def parts(
+        self, numbers: list[int], calls: Calls, segments: Sequence[Segment], refused: list[int]
+    ) -> Iterator[Part]:
         """The calls together, if the database can hold all of them; else each that it can hold by itself, and the
         numbers of the others are `refused`."""
-        part = self._part(numbers, calls)
+        part = self._part(numbers, calls, segments)
         if part is not None:
             yield part
         elif len(numbers) == 1:
             refused += numbers
-        else:
+        elif len(segments) == 1:
             for place, number in enumerate(numbers):
-                yield from self.parts([number], calls.part([place]), refused)
+                yield from self.parts([number], calls.part([place]), [(segments[0][0], 0, 1)], refused)
+        else:
+            for form, begin, end in segments:
+                mine = calls.part(range(begin, end))
+                yield from self.parts(numbers[begin:end], mine, [(form, 0, end - begin)], refused)
 
-    def _part(self, numbers: list[int], calls: Calls) -> Part | None:
+    def _part(self, numbers: list[int], calls: Calls, segments: Sequence[Segment]) -> Part | None:
         """None if the database cannot hold them all."""
         tokens = calls.tokens
         instants = "".join(calls.received_at)
@@ -157,7 +175,7 @@ class CallColumns:
             else:
                 amounts.append([cost // PICODOLLARS_PER_DOLLAR for cost in costs])
                 amounts.append([cost % PICODOLLARS_PER_DOLLAR for cost in costs])
-        return Part(calls, numbers, reported, times, amounts)
+        return Part(calls, segments, numbers, reported, times, amounts)
 
     def _itls(self, total_ns: _Numbers, first_ns: _Known, tokens: Sequence[_Numbers]) -> _Known:
         if self._outputs is None:
@@ -172,42 +190,42 @@ class CallColumns:
         reported = [None] * count if part.reported is None else part.reported
         names = (part.numbers, calls.ids, calls.request_ids, calls.received_at, calls.closed_at)
         columns = (*names, calls.upstream_request_ids, reported, *calls.tokens, *part.times, *part.amounts)
-        shared = (*calls.form.belongings, *self._constants)
+        lengths = [end - begin for _, begin, end in part.segments]
+        belongings = [
+            None if values[0] is None else chain.from_iterable(map(repeat, values, lengths))
+            for values in zip(*(form.belongings for form, _, _ in part.segments), strict=True)
+        ]
+        # What is shared never ends.
+        shared = [*belongings, *(None if value is None else repeat(value) for value in self._constants)]
         nothings = [column.count(None) for column in columns]
         if any(0 < nothing < count for nothing in nothings):
-            return None, zip(*columns, *map(repeat, shared), strict=False)  # what is shared never ends
+            filled = (repeat(None) if column is None else column for column in shared)
+            return None, zip(*columns, *filled, strict=False)
         there = (column for column, nothing in zip(columns, nothings, strict=True) if not nothing)
-        also_there = (repeat(value) for value in shared if value is not None)
-        pattern = (*map(bool, nothings), *(value is None for value in shared))
+        also_there = (column for column in shared if column is not None)
+        pattern = (*map(bool, nothings), *(column is None for column in shared))
         return pattern, zip(*there, *also_there, strict=False)
 
     def sums(self, part: Part, missing: frozenset[int]) -> Iterator[tuple[Key, Sums]]:
-        """The sums of those that are not `missing`, and their keys: one for each hour that they were closed in."""
-        calls = part.calls
-        key = tuple((self._key | dict(zip(BELONGING_COLUMNS, calls.form.belongings, strict=True))).values())
-        first, last = min(calls.closed_at), max(calls.closed_at)
-        if first[:13] == last[:13] and missing.isdisjoint(part.numbers):
-            yield (hour_of(first), *key), self._sums(part, None)
-            return
-        by_hour: defaultdict[str, list[int]] = defaultdict(list)
-        for place, (number, closed_at) in enumerate(zip(part.numbers, calls.closed_at, strict=True)):
-            if number not in missing:
-                by_hour[closed_at[:13]].append(place)
-        for places in by_hour.values():
-            yield (hour_of(calls.closed_at[places[0]]), *key), self._sums(part, places)
+        """The sums of those that are not `missing`, and their keys: for each hour that they were closed in, of all that
+        belong to the same."""
+        closed_at = part.calls.closed_at
+        for form, begin, end in part.segments:
+            key = tuple((self._key | dict(zip(BELONGING_COLUMNS, form.belongings, strict=True))).values())
+            for places in _by_hour(closed_at, begin, end, part.numbers, missing):
+                yield (hour_of(closed_at[places[0]]), *key), self._sums(part, places)
 
-    def _sums(self, part: Part, places: list[int] | None) -> Sums:
-        """Of all of a part, or of what is at some places in its columns."""
-        calls = part.calls if places is None else part.calls.part(places)
-        count = len(calls.ids)
-        sums = Sums({"receipts": count}, {}, 0, min(calls.received_at), max(calls.closed_at))
+    def _sums(self, part: Part, places: Sequence[int]) -> Sums:
+        """Of what is at some places in the columns of a part."""
+        calls, count = part.calls, len(places)
+        sums = Sums({"receipts": count}, {}, 0, min(_at(places, calls.received_at)), max(_at(places, calls.closed_at)))
         for leaf, column in zip(self._leaves, calls.tokens, strict=True):
-            sums.counts[leaf] = sum(column)
+            sums.counts[leaf] = sum(_at(places, column))
         if self._unknown:
             sums.uncounted = count
             sums.counts |= dict.fromkeys(self._unknown, count)
         if part.times:
-            total, _, first, itl = (column if places is None else chosen(places, column) for column in part.times)
+            total, _, first, itl = (_at(places, column) for column in part.times)
             sums.counts["total_ns"] = sums.counts["upstream_ns"] = sum(filter(None, total))
             sums.counts |= {"timed": count, "first_token_ns": sum(filter(None, first))}
             sums.counts |= {"first_tokens": count - first.count(None), "itls": count - itl.count(None)}
@@ -217,10 +235,32 @@ class CallColumns:
             for leaf, rate in zip(self._leaves, self._rates, strict=True):
                 sums.picodollars[leaf] = rate * sums.counts[leaf]
             sums.picodollars["cost"] = sum(sums.picodollars.values())
-        told = () if part.reported is None else part.reported if places is None else chosen(places, part.reported)
+        told = () if part.reported is None else _at(places, part.reported)
         reported = [picodollars for picodollars in told if picodollars is not None]
         if reported:
             sums.counts["reported"], sums.picodollars["reported"] = len(reported), sum(reported)
         sums.counts = {name: number for name, number in sums.counts.items() if number}
         sums.picodollars = {name: amount for name, amount in sums.picodollars.items() if amount}
         return sums
+
+
+def _by_hour(
+    closed_at: Sequence[str], begin: int, end: int, numbers: _Numbers, missing: frozenset[int]
+) -> Iterable[Sequence[int]]:
+    """The places from `begin` on and before `end` whose numbers are not `missing`, those of an hour together."""
+    hours = [at[:13] for at in closed_at[begin:end]]
+    if not missing or missing.isdisjoint(numbers[begin:end]):
+        # Most logs are in the order of time, so that hours are places in a row.
+        starts = [begin, *(begin + place for place in range(1, end - begin) if hours[place] != hours[place - 1])]
+        if len(starts) == len(set(hours)):
+            return map(range, starts, [*starts[1:], end])
+    together: defaultdict[str, list[int]] = defaultdict(list)
+    for place, hour in enumerate(hours, begin):
+        if numbers[place] not in missing:
+            together[hour].append(place)
+    return together.values()
+
+
+def _at(places: Sequence[int], column: Sequence[_T]) -> Sequence[_T]:
+    """What is at these places of a column."""
+    return column[places.start : places.stop] if isinstance(places, range) else chosen(places, column)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import sha256
+from itertools import chain
 from typing import Any, NamedTuple, Self, TypeVar
 
 from taximeter.ledger import rows
@@ -97,6 +98,27 @@ class Calls:
             upstream_request_ids=theirs,
         )
 
+    @classmethod
+    def joined(cls, several: Sequence[Calls]) -> Calls:
+        """All of them, one behind the other, as if they were of the form of the first."""
+        first = several[0]
+        if len(several) == 1:
+            return first
+        received_at = _joined([calls.received_at for calls in several])
+        is_one_instant = all(calls.closed_at is calls.received_at for calls in several)
+        return cls(
+            form=first.form,
+            ids=_joined([calls.ids for calls in several]),
+            request_ids=_joined([calls.request_ids for calls in several]),
+            received_at=received_at,
+            closed_at=received_at if is_one_instant else _joined([calls.closed_at for calls in several]),
+            tokens=[_joined(columns) for columns in zip(*(calls.tokens for calls in several), strict=True)],
+            total_ns=_joined_if_any([calls.total_ns or [None] * len(calls.ids) for calls in several]),
+            first_token_ns=_joined_if_any([calls.first_token_ns or [None] * len(calls.ids) for calls in several]),
+            reported=_joined_if_any([calls.reported or [None] * len(calls.ids) for calls in several]),
+            upstream_request_ids=_joined([calls.upstream_request_ids for calls in several]),
+        )
+
     def call(self, place: int) -> Call:
         """One of them."""
         return Call(
@@ -131,6 +153,14 @@ class Calls:
 def chosen(places: Sequence[int], column: Sequence[_T]) -> list[_T]:
     """What is at these places of a column."""
     return [column[place] for place in places]
+
+
+def _joined(columns: Sequence[Sequence[_T]]) -> list[_T]:
+    return list(chain.from_iterable(columns))
+
+
+def _joined_if_any(columns: Sequence[Sequence[_T | None]]) -> Sequence[_T | None] | None:
+    return _if_any(_joined(columns))
 
 
 def _if_any(column: Sequence[_T | None]) -> Sequence[_T | None] | None:
