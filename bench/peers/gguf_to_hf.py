@@ -17,8 +17,9 @@ import gguf
 import numpy as np
 import torch
 from safetensors.torch import save_file
+from tokenizers.decoders import ByteLevel
 from tokenizers.processors import TemplateProcessing
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 _TOP = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -123,8 +124,16 @@ def config(source: Source, *, vocab_size: int, tied: bool) -> dict[str, object]:
 
 
 def tokenizer(source: Source, path: Path) -> Any:
-    """As transformers reads it from the file, with the beginning of text that its reader forgets."""
+    """As transformers reads it from the file, with the beginning of text that its reader forgets.
+
+    Some versions read a vocabulary of bytes in a `llama` file as one of SentencePiece: then its decoder is a mixture of
+    both, which OpenVINO cannot convert.
+    """
     made = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    if source.get("tokenizer.ggml.model") == "gpt2":
+        made.backend_tokenizer.decoder = ByteLevel()
+        ends = {"bos_token": made.bos_token, "eos_token": made.eos_token, "unk_token": made.unk_token}
+        made = PreTrainedTokenizerFast(tokenizer_object=made.backend_tokenizer, **ends)
     if source.get("tokenizer.ggml.add_bos_token"):
         begin_id = source.get("tokenizer.ggml.bos_token_id")
         begin = made.convert_ids_to_tokens(begin_id)
