@@ -263,6 +263,7 @@ class MemoryLedger:
     """Keeps receipts in a list. `broken` makes every write fail; `stuck` leaves writes unanswered until `answer`."""
 
     def __init__(self) -> None:
+        self.expected: list[Request] = []
         self.begun: list[Request] = []
         self.kept: list[Receipt] = []
         self.broken: Exception | None = None
@@ -274,6 +275,9 @@ class MemoryLedger:
         self.lost = 0
         self._unanswered: list[tuple[Callable[[], None], Future[None]]] = []
         self._changed = threading.Condition()
+
+    def expect(self, request: Request) -> None:
+        self.expected.append(request)
 
     def begin(self, request: Request, receipt_id: str, *, journaled: bool) -> Future[None]:
         return self._write(lambda: self.begun.append(request))

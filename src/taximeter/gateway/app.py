@@ -111,6 +111,7 @@ class _Door:
         self._doors = doors
         self._hosts = hosts
         self._key = None if key is None else key.encode()
+        self._relay = relay
         self._clock = relay.clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -135,6 +136,8 @@ class _Door:
         wrong = _read_groups_of_path(scope)
         # Doors answer their own errors: they are reached past the router and its nets, which take as long as a door.
         app = self._doors.get(scope["path"], self._app) if scope["method"] == "POST" else self._app
+        if app is self._app:
+            self._relay.show_due()  # pages tell of every answer that has ended
         try:
             if wrong is not None:
                 app = _respond(scope, wrong)

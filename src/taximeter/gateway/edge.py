@@ -12,7 +12,7 @@ import asyncio
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from taximeter.clock import SYSTEM_CLOCK, Clock, arrived_ns
+from taximeter.clock import SYSTEM_CLOCK, Clock, Socket, arrived_ns
 from taximeter.gateway.arrival import ARRIVED_NS
 
 
@@ -24,6 +24,11 @@ def stamping(clock: Clock) -> type[asyncio.Protocol]:
 
     class StampingProtocol(HttpToolsProtocol):
         _read_ns = 0
+        _socket: Socket | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+            super().connection_made(transport)
+            self._socket = transport.get_extra_info("socket")  # each call makes another one
 
         def data_received(self, data: bytes) -> None:
             self._read_ns = 0
@@ -32,7 +37,7 @@ def stamping(clock: Clock) -> type[asyncio.Protocol]:
         def on_message_begin(self) -> None:
             super().on_message_begin()
             if not self._read_ns:  # once for all requests that came in one piece
-                self._read_ns = arrived_ns(clock.monotonic_ns(), self.transport.get_extra_info("socket"))
+                self._read_ns = arrived_ns(clock.monotonic_ns(), self._socket)
             self.scope[ARRIVED_NS] = self._read_ns  # pyright: ignore[reportGeneralTypeIssues]  # a scope may have more
 
     return StampingProtocol

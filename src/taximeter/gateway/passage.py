@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -91,7 +92,9 @@ class Passage:
         self._found: Found | None = None
         self._strips_usage = strips_usage
         self._watch = Stopwatch(request.received_ns)
-        self._begun = relay.begin(request, receipt_id)
+        relay.expect(request)
+        self._is_noted = False
+        self._begun: Future[None] | None = None  # the note that it began, where there is one
         self._trail = Trail()
         self._incoming: Incoming | None = None
         self._last_arrival_ns = request.received_ns
@@ -192,6 +195,8 @@ class Passage:
 
     async def _to_the_end(self) -> None:
         self._is_under_way = True
+        # The note is written while the upstream reads what it was sent: it takes as long as asking.
+        asyncio.get_running_loop().call_soon(self._note)
         try:
             end = await self._to_an_end()
             self._may_stop = False
@@ -209,6 +214,12 @@ class Passage:
         finally:
             self._close()
             self._give(None)
+
+    def _note(self) -> None:
+        """Have the ledger note that it began: at the latest before anybody sees anything of it."""
+        if not self._is_noted:
+            self._is_noted = True
+            self._begun = self._relay.begin(self.request, self.receipt_id)
 
     async def _to_an_end(self) -> _End:
         try:
@@ -237,6 +248,7 @@ class Passage:
             is_answered = self._incoming is not None
             for phase, at_ns in phases_of(self._trail.tries, self.request.received_ns, is_answered=is_answered):
                 self._watch.enter(phase, at_ns)
+        self._note()
         self._note_arrival(incoming.begun)
         media_type = (incoming.header("content-type") or "").partition(";")[0].strip().lower()
         if incoming.packed_as is not None:
@@ -395,6 +407,7 @@ class Passage:
             self._watch.enter(Phase.UPSTREAM, read.read_ns)
 
     async def _record(self, end: _End) -> None:
+        self._note()
         if self._end is not None:  # else it was waited for until now
             self._watch.enter(Phase.GATEWAY, self._last_arrival_ns)
         found = self._found

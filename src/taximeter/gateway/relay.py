@@ -50,6 +50,7 @@ _log = logging.getLogger(__name__)
 # after this. At other times nobody waits but the receipt, and it waits for what the answer took: a backend lets go
 # between two steps, and of a large model one may take a minute.
 _BACKEND_PATIENCE_S = 10.0
+_SHOWN_WITHIN_S = 0.01
 # Whoever raises these wants all of the process. Any other BaseException is a failure like the rest: Rust libraries, the
 # tokenizer's for one, raise their own when they panic.
 _ENDS_THE_PROCESS = (KeyboardInterrupt, SystemExit, GeneratorExit)
@@ -77,8 +78,8 @@ class Running(Protocol):
 class Relay:
     """Opens exchanges, and knows those that are under way. `machines` are those of upstreams that are paid by the hour.
 
-    Each of `observers` is called on the event loop with each receipt once it is on the books (or known not to get
-    there); they may not block, and what one raises is logged.
+    Each of `observers` is called on the event loop with each receipt soon after it is on the books (or known not to get
+    there), see `show_due`; they may not block, and what one raises is logged.
     """
 
     def __init__(
@@ -97,6 +98,8 @@ class Relay:
         self.receipts_lost = 0  # before the ledger had them; it counts the others
         self._ledger = ledger
         self._settler = settler
+        self._unshown: list[Receipt] = []
+        self._showing: asyncio.TimerHandle | None = None
         self._running: set[Running] = set()
         self._undecided: set[asyncio.Future[None]] = set()  # one for each request that is neither running nor refused
         self._closed = False
@@ -159,6 +162,7 @@ class Relay:
         if self._undecided:
             await asyncio.wait(self._undecided, timeout=_BACKEND_PATIENCE_S)
             await self._abort_running()
+        self.show_due()
 
     async def _abort_running(self) -> None:
         aborting = (exchange.abort(ShuttingDown(), patience_s=_BACKEND_PATIENCE_S) for exchange in list(self._running))
@@ -225,9 +229,10 @@ class Relay:
             _log.exception("receipt %s could not be settled: it is written without its work and cost", receipt_id)
             receipt = settle(None)
         await self._append(receipt)
-        # Spectators come after the client: whoever waits for the receipt is woken before the second of these calls.
-        loop = asyncio.get_running_loop()
-        loop.call_soon(loop.call_soon, self._show, receipt)
+        # Spectators come after the client, and after what the client asks next.
+        self._unshown.append(receipt)
+        if self._showing is None:
+            self._showing = asyncio.get_running_loop().call_later(_SHOWN_WITHIN_S, self._show_late)
         return receipt
 
     def note_tokens(self, request: Request, tokens: int = 1) -> None:
@@ -256,12 +261,27 @@ class Relay:
             unmeasured_reason=f"{outcome.value} before anything was computed",
         )
 
-    def _show(self, receipt: Receipt) -> None:
-        for observe in self.observers:
-            try:
-                observe(receipt)
-            except Exception:  # noqa: BLE001 - a spectator
-                _log.exception("receipt %s was written, but could not be shown", receipt.id)
+    def show_due(self) -> None:
+        """Show observers what they have not seen yet. That is done while nobody waits: while the ledger writes the next
+        receipt, or a moment later if there is none; and before somebody asks for what observers know."""
+        receipts, self._unshown = self._unshown, []
+        for receipt in receipts:
+            for observe in self.observers:
+                try:
+                    observe(receipt)
+                except Exception:  # noqa: BLE001 - a spectator
+                    _log.exception("receipt %s was written, but could not be shown", receipt.id)
+
+    def _show_late(self) -> None:
+        self._showing = None
+        self.show_due()
+
+    def expect(self, request: Request) -> None:
+        """Have the ledger count the request as lost should this process die before `begin`, which follows."""
+        try:
+            self._ledger.expect(request)
+        except Exception:  # noqa: BLE001 - the answer goes on
+            _log.exception("the ledger was not told to expect request %s", request.id)
 
     def begin(self, request: Request, receipt_id: str) -> Future[None] | None:
         """Have the ledger note that the request is in flight. Most who ask for that wait for the receipt only: whoever
@@ -282,6 +302,7 @@ class Relay:
             self.receipts_lost += 1
             return
         appended.add_done_callback(lambda done: _log_failure(done, f"receipt {receipt.id} is LOST: writing it"))
+        self.show_due()  # of those before it
         if not await done_in_time(appended):
             _log.error("receipt %s is not durable yet: the ledger does not answer, the answer goes on", receipt.id)
 

@@ -147,6 +147,11 @@ class Ledger:
         """See the class."""
         return self._arrival.lost_before
 
+    def expect(self, request: Request) -> None:
+        """`begin` follows, a moment later. Should this process die between the two, the next one counts the request as
+        lost. It takes a fraction of a note's time, and is for who has something to do that must not wait for one."""
+        self._lock.doubt(request.id)
+
     def begin(self, request: Request, receipt_id: str, *, journaled: bool = False) -> Future[None]:
         """Note that `request` is in flight; should this process die, the next one writes its receipt, under
         `receipt_id`, which the client may have been told.
@@ -159,6 +164,8 @@ class Ledger:
         if not begun.done() or begun.exception() is not None:  # most are in the journal by now
             self._lock.doubt(request.id)
             begun.add_done_callback(lambda done: None if done.exception() else self._lock.believe(request.id))
+        elif self._lock.doubts(request.id):
+            self._lock.believe(request.id)
         return begun
 
     def append(self, receipt: Receipt, *, journaled: bool = False) -> Future[None]:

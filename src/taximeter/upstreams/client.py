@@ -1,33 +1,37 @@
 """The only HTTP client: one request to one upstream, until its answer begins.
 
-Owns: connections and their reuse, proxies, what headers cross the gateway, and how long a beginning may take. Refuses
-to know: dialects, tries, receipts. Bodies cross untouched.
+Owns: which connection a request takes and how long it is kept for the next, what headers cross the gateway, which proxy
+is asked, and how long a beginning may take. Refuses to know: dialects, tries, receipts. Bodies cross untouched.
 """
 
 from __future__ import annotations
 
 import asyncio
-import io
 import urllib.request
-import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
-
-import aiohttp
-from multidict import CIMultiDict
-from yarl import URL
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
 from taximeter.errors import UpstreamError
 from taximeter.upstreams.config import Family, Upstream
+from taximeter.upstreams.connection import Answer, Broken, Connection, Late
 from taximeter.upstreams.dispatch import Stale
-from taximeter.upstreams.headers import KEY_HEADERS, crosses, named_hops
-from taximeter.upstreams.incoming import ABROAD, MOST_READ_BYTES, Incoming, Response, said
+from taximeter.upstreams.headers import KEY_HEADERS, Headers, crosses, named_hops
+from taximeter.upstreams.incoming import Incoming
+from taximeter.upstreams.reaching import Opener, Place
 
-_LONG_BODY_BYTES: Final = 1024 * 1024  # sent in pieces, so that other answers go on meanwhile
-_MOST_HEADER_BYTES: Final = 64 * 1024  # of one header of an answer
-_MOST_HEADERS: Final = 256
+_KEPT_S: Final = 55.0  # most servers close what is idle for a minute
+_WITH_BODIES: Final = frozenset({"POST", "PUT", "PATCH"})
+
+
+@dataclass(slots=True)
+class _Site:
+    """A place, and the connections to it that nobody uses, each with when it was used last, the latest at the end."""
+
+    place: Place
+    idle: list[tuple[float, Connection]] = field(default_factory=list[tuple[float, Connection]])
 
 
 class Client:
@@ -35,8 +39,11 @@ class Client:
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
-        self._session: aiohttp.ClientSession | None = None
+        self._opener = Opener()
+        self._sites: dict[tuple[str, str | None], _Site] = {}
+        self._site_of: dict[Connection, _Site] = {}
         self._proxies: dict[str, str | None] = {}
+        self._sweeping: asyncio.TimerHandle | None = None
 
     async def send(
         self, upstream: Upstream, method: str, path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes
@@ -45,60 +52,109 @@ class Client:
 
         Raises UpstreamError without a status when nobody answers, or not in time; Stale when that proves nothing.
         """
-        session = self._session or self._open()
+        loop = asyncio.get_running_loop()
         sent_ns = self._clock.monotonic_ns()
+        late_at_s = loop.time() + upstream.first_byte_timeout_s
         try:
-            async with asyncio.timeout(upstream.first_byte_timeout_s):
-                response = await session.request(
-                    method,
-                    URL(upstream.url + path, encoded=True),
-                    data=(body if len(body) < _LONG_BODY_BYTES else io.BytesIO(body)) or None,
-                    headers=outgoing_headers(upstream, headers),
-                    proxy=self._proxy(upstream),
-                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=upstream.connect_timeout_s),
-                    allow_redirects=False,
-                    skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-                )
-        except aiohttp.ServerTimeoutError as error:
-            raise UpstreamError(f"{upstream.name} took no connection in {upstream.connect_timeout_s:g} s") from error
-        except TimeoutError as error:
+            site = self._site(upstream)
+            head = _head(site.place, method, path, outgoing_headers(upstream, headers), len(body))
+            connection = self._idle_one(site) or await self._another(site, upstream)
+            answer = await self._ask(connection, head, body, late_at_s - loop.time())
+        except Late as error:
             raise UpstreamError(
                 f"{upstream.name} did not begin to answer in {upstream.first_byte_timeout_s:g} s",
                 hint="first_byte_timeout_s of the upstream allows more",
             ) from error
         except _ClosedWhenReused as error:
             raise Stale(f"{upstream.name} had closed a connection that was kept for reuse") from error
-        except ABROAD as error:
-            raise UpstreamError(f"{upstream.name} gave no answer: {said(error)}") from error
-        assert isinstance(response, Response)  # noqa: S101 - the session makes no others
-        if not 200 <= response.status < 600:
-            response.close()
-            raise UpstreamError(f"{upstream.name} answered with status {response.status}, which is none")
-        return Incoming(response, upstream, self._clock, sent_ns)
+        except Broken as error:
+            raise UpstreamError(f"{upstream.name} gave no answer: {error}") from error
+        if not 200 <= answer.status < 600:
+            connection.close()
+            raise UpstreamError(f"{upstream.name} answered with status {answer.status}, which is none")
+        return Incoming(answer, upstream, sent_ns)
 
     async def aclose(self) -> None:
         """Close all connections. Idempotent."""
-        if self._session is not None:
-            await self._session.close()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for connection in list(self._site_of):
+            connection.close()
+        await asyncio.sleep(0)  # the event loop closes them in its next turn
 
-    def _open(self) -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(limit=0, limit_per_host=0, ttl_dns_cache=60, keepalive_timeout=55)
-        self._session = aiohttp.ClientSession(
-            connector=connector,
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            read_bufsize=MOST_READ_BYTES,
-            requote_redirect_url=False,
-            max_line_size=_MOST_HEADER_BYTES,
-            max_field_size=_MOST_HEADER_BYTES,
-            max_headers=_MOST_HEADERS,
-            response_class=_stamping(self._clock),
-        )
-        return self._session
+    async def _ask(self, connection: Connection, head: bytes, body: bytes, patience_s: float) -> Answer:
+        was_used = connection.was_used
+        try:
+            return await connection.ask(head, body, patience_s=patience_s)
+        except Late:
+            connection.close()
+            raise
+        except Broken as error:
+            connection.close()
+            if was_used and error.came_before_all:
+                raise _ClosedWhenReused(str(error)) from error
+            raise
+        except BaseException:
+            connection.close()
+            raise
+
+    async def _another(self, site: _Site, upstream: Upstream) -> Connection:
+        """A new connection. Raises Broken, and UpstreamError when it takes too long."""
+        connection = Connection(self._clock, on_free=self._keep, on_gone=self._forget)
+        patience_s = min(upstream.connect_timeout_s, upstream.first_byte_timeout_s)
+        try:
+            await self._opener.open(site.place, connection, patience_s=patience_s)
+        except Late as error:
+            raise UpstreamError(f"{upstream.name} took no connection in {patience_s:g} s") from error
+        self._site_of[connection] = site
+        return connection
+
+    def _idle_one(self, site: _Site) -> Connection | None:
+        """The one that was used last, if that is not too long ago."""
+        while site.idle:
+            since_s, connection = site.idle.pop()
+            if not connection.is_open:
+                continue
+            if asyncio.get_running_loop().time() - since_s < _KEPT_S:
+                return connection
+            connection.close()
+        return None
+
+    def _keep(self, connection: Connection) -> None:
+        site = self._site_of.get(connection)
+        if site is None:  # what a proxy said was no answer to anybody
+            return
+        loop = asyncio.get_running_loop()
+        site.idle.append((loop.time(), connection))
+        if self._sweeping is None:  # one timer for all of them
+            self._sweeping = loop.call_later(_KEPT_S, self._sweep)
+
+    def _sweep(self) -> None:
+        """Close what nobody has used for long."""
+        loop = asyncio.get_running_loop()
+        old_s = loop.time() - _KEPT_S
+        for site in self._sites.values():
+            kept = [each for each in site.idle if each[0] > old_s]
+            for _, connection in site.idle[: len(site.idle) - len(kept)]:
+                connection.close()
+            site.idle[:] = kept
+        is_needed = any(site.idle for site in self._sites.values())
+        self._sweeping = loop.call_later(_KEPT_S / 2, self._sweep) if is_needed else None
+
+    def _forget(self, connection: Connection) -> None:
+        site = self._site_of.pop(connection, None)
+        if site is not None:
+            site.idle[:] = [each for each in site.idle if each[1] is not connection]
+
+    def _site(self, upstream: Upstream) -> _Site:
+        proxy = self._proxy(upstream)
+        site = self._sites.get((upstream.url, proxy))
+        if site is None:
+            site = self._sites[upstream.url, proxy] = _Site(Place.of(upstream.url, proxy))
+        return site
 
     def _proxy(self, upstream: Upstream) -> str | None:
-        """Its own, or that of the environment (`HTTPS_PROXY` and its like), which is looked up once: the library would
-        look for each request, on a thread, and for passwords in `~/.netrc` too."""
+        """Its own, or that of the environment (`HTTPS_PROXY` and its like), which is looked up once."""
         if upstream.proxy is not None:
             return upstream.proxy
         if upstream.name not in self._proxies:
@@ -109,62 +165,43 @@ class Client:
         return self._proxies[upstream.name]
 
 
-class _ClosedWhenReused(aiohttp.ClientConnectionError):
+class _ClosedWhenReused(Exception):
     """See `Stale`."""
 
 
-def _stamping(clock: Clock) -> type[Response]:
-    """The class of a session's responses. It also tells a connection's first answer from later ones."""
-    used: weakref.WeakSet[asyncio.BaseProtocol] = weakref.WeakSet()
-
-    class Stamping(Response):
-        async def start(self, connection: aiohttp.connector.Connection) -> Response:
-            self.clock = clock
-            protocol = connection.protocol
-            is_reused = protocol in used
-            if protocol is not None and not is_reused:
-                used.add(protocol)
-            try:
-                return await super().start(connection)
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-                if is_reused:
-                    raise _ClosedWhenReused from error
-                raise
-
-    return Stamping
+def _head(place: Place, method: str, path: str, headers: Headers, body_bytes: int) -> bytes:
+    """The head of a request. Raises Broken when something in it would end a line."""
+    lines = [f"{method} {place.prefix}{path} HTTP/1.1".encode("latin-1"), b"host: " + place.authority]
+    lines += [name + b": " + value for name, value in headers]
+    if body_bytes or method in _WITH_BODIES:
+        lines.append(b"content-length: %d" % body_bytes)
+    head = b"\r\n".join(lines) + b"\r\n"
+    if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or b"\0" in head:
+        raise Broken("a header to be sent has a line end in it")
+    return head + (place.proxy_headers if place.passes_on else b"") + b"\r\n"
 
 
-def outgoing_headers(upstream: Upstream, headers: Iterable[tuple[bytes, bytes]]) -> CIMultiDict[str]:
+def outgoing_headers(upstream: Upstream, headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """What the upstream gets of the headers that a client sent: all but the connection's and ours, with the upstream's
-    own key instead of the client's where it has one."""
+    own key instead of the client's where it has one. Names are in small letters."""
     headers = list(headers)
     hops = named_hops(headers)
-    sent: CIMultiDict[str] = CIMultiDict()
-    for name, value in headers:
-        if name in hops or not crosses(name):
-            continue
-        if name in KEY_HEADERS and upstream.key is not None:
-            continue
-        sent.add(name.decode("latin-1"), _text(value))
-    for name, value in upstream.headers.items():
-        sent[name] = value
+    own = {name.lower().encode(): value.encode() for name, value in upstream.headers.items()}
     if upstream.key is not None:
-        sent.update(_key_headers(upstream.speaks, upstream.key.reveal()))
-    sent["accept-encoding"] = "identity"
-    return sent
+        own |= _key_header(upstream.speaks, upstream.key.reveal())
+    own[b"accept-encoding"] = b"identity"
+    has_key = upstream.key is not None
+    sent = [
+        (name, value)
+        for name, value in headers
+        if crosses(name) and name not in own and name not in hops and not (has_key and name in KEY_HEADERS)
+    ]
+    return [*sent, *own.items()]
 
 
-def _text(value: bytes) -> str:
-    """The value as the library, which writes UTF-8, sends it byte for byte where that can be."""
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value.decode("latin-1")
-
-
-def _key_headers(family: Family, key: str) -> Mapping[str, str]:
+def _key_header(family: Family, key: str) -> dict[bytes, bytes]:
     match family:
         case Family.ANTHROPIC:
-            return {"x-api-key": key}
+            return {b"x-api-key": key.encode()}
         case Family.OPENAI:
-            return {"authorization": f"Bearer {key}"}
+            return {b"authorization": b"Bearer " + key.encode()}

@@ -153,6 +153,7 @@ class Dispatcher:
     async def _try(self, upstream: Upstream, breaker: Breaker, outgoing: Outgoing, trail: Trail) -> Incoming | None:
         sent_ns = self._clock.monotonic_ns()
         status: int | None = None
+        ended_ns: int | None = None
         error: str | None = "given up: nobody waits for the answer any more"
         listener = self._listener if outgoing.is_metered else None
         if listener is not None:
@@ -161,7 +162,7 @@ class Dispatcher:
             incoming = await self._client.send(
                 upstream, outgoing.method, outgoing.path, outgoing.headers, outgoing.body
             )
-            status = incoming.status
+            status, ended_ns = incoming.status, incoming.begun.arrived_ns
             error = f"status {status}" if status in _WORTH_ANOTHER_TRY else None
             if status in _ILL:
                 breaker.failed(self._clock.monotonic_ns())
@@ -180,14 +181,14 @@ class Dispatcher:
             breaker.undecided()
             raise
         finally:
-            now_ns = self._clock.monotonic_ns()
+            ended_ns = ended_ns or self._clock.monotonic_ns()
             if status is None and listener is not None:
-                listener.refused(outgoing, now_ns)
+                listener.refused(outgoing, ended_ns)
             trail.tries.append(
                 Attempt(
                     upstream=upstream.name,
                     started_ns=sent_ns - outgoing.received_ns,
-                    duration_ns=now_ns - sent_ns,
+                    duration_ns=max(0, ended_ns - sent_ns),
                     status=status,
                     error=error,
                 )

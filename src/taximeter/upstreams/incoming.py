@@ -1,66 +1,23 @@
 """An answer of an upstream as it arrives.
 
-Owns: the stamp of each read at the socket's edge, how long an upstream may say nothing, what crosses the gateway of its
-headers, and taking off a packing that was not asked for. Refuses to know: connections, dialects, tries, receipts.
+Owns: how long an upstream may say nothing, what crosses the gateway of its headers, and taking off a packing that was
+not asked for. Refuses to know: connections, dialects, tries, receipts.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import zlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Final
 
-import aiohttp
-from aiohttp.http_exceptions import HttpProcessingError
-
-from taximeter.clock import Clock, Socket, arrived_ns
 from taximeter.errors import UpstreamError
 from taximeter.upstreams.config import Upstream
+from taximeter.upstreams.connection import MOST_READ_BYTES, Answer, Broken, Read
 from taximeter.upstreams.dispatch import AFTER_THE_END_S
 from taximeter.upstreams.headers import Headers, crosses_back, named_hops
 
-MOST_READ_BYTES: Final = 256 * 1024
-ABROAD: Final = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
-"""What the HTTP library raises when the other end does not keep to the protocol, or is not there."""
-
 _GZIP_OR_DEFLATE: Final = 32 + zlib.MAX_WBITS
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """Bytes of an answer: `arrived_ns` at this machine, `read_ns` by us. There may be none in one."""
-
-    data: bytes
-    arrived_ns: int
-    read_ns: int
-
-
-class Response(aiohttp.ClientResponse):
-    """The library's own, which also knows when its head came. Its connection is taken from it as soon as it is whole,
-    so what is to be asked of the socket must be held on to from the start."""
-
-    transport: asyncio.Transport | None = None
-    head: Read | None = None
-    clock: Clock | None = None
-
-    async def start(self, connection: aiohttp.connector.Connection) -> Response:
-        self.transport = connection.transport
-        await super().start(connection)
-        if self.clock is not None:
-            self.head = self.stamped(b"", self.clock)
-        return self
-
-    def stamped(self, data: bytes, clock: Clock) -> Read:
-        """What was just read, and when it came."""
-        read_ns = clock.monotonic_ns()
-        transport = self.transport
-        # The number of a closed socket may be another's by now.
-        open_now = transport is not None and not transport.is_closing()
-        sock: Socket | None = transport.get_extra_info("socket") if transport is not None and open_now else None
-        return Read(data, min(read_ns, arrived_ns(read_ns, sock)), read_ns)
 
 
 class Incoming:
@@ -69,24 +26,24 @@ class Incoming:
     `packed_as` is how the body is compressed where that could not be undone: None almost always.
     """
 
-    def __init__(self, response: Response, upstream: Upstream, clock: Clock, sent_ns: int) -> None:
-        self.status = response.status
+    def __init__(self, answer: Answer, upstream: Upstream, sent_ns: int) -> None:
+        self.status = answer.status
         self.upstream = upstream
-        head = response.head or response.stamped(b"", clock)
+        head = answer.head or Read(b"", sent_ns, sent_ns)
         self.begun = Read(b"", max(sent_ns, head.arrived_ns), head.read_ns)
-        self._response = response
-        self._clock = clock
+        self._answer = answer
+        self._last_ns = head.arrived_ns, head.read_ns
         self._waits_since_s: float | None = None
         self._watchdog: asyncio.TimerHandle | None = None
         self._was_silent = False
-        packing = response.headers.get("content-encoding", "identity").strip().lower()
+        packing = (self.header("content-encoding") or "identity").strip().lower()
         self._unpacker = _Unpacker() if packing in ("gzip", "x-gzip", "deflate") else None
         self.packed_as = None if packing in ("", "identity") or self._unpacker is not None else packing[:40]
 
     @property
     def headers(self) -> Headers:
         """Those that cross the gateway."""
-        raw = [(name.lower(), value) for name, value in self._response.raw_headers]
+        raw = self._answer.headers
         hops = named_hops(raw)
         if self._unpacker is not None:
             hops = {*hops, b"content-encoding"}
@@ -95,33 +52,42 @@ class Incoming:
     @property
     def is_over(self) -> bool:
         """Whether all of it has been read."""
-        return self._response.content.at_eof()
+        return self._answer.is_over
 
     def header(self, name: str) -> str | None:
-        """One of them, by name."""
-        return self._response.headers.get(name)
+        """One of them, by its name in small letters."""
+        wanted = name.encode()
+        return next((value.decode("utf-8", "replace") for key, value in self._answer.headers if key == wanted), None)
 
     async def read(self) -> Read | None:
         """The next bytes, as they come; None at the end. Raises UpstreamError when they stop coming before it."""
         unpacker = self._unpacker
         if unpacker is not None and unpacker.has_more:
-            return self._response.stamped(self._unpacked(unpacker, b""), self._clock)
-        loop = asyncio.get_running_loop()
-        self._waits_since_s = loop.time()
-        if self._watchdog is None:
+            return Read(self._unpacked(unpacker, b""), *self._last_ns)
+        read = await self._next()
+        if unpacker is None:
+            return read
+        if read is None:
+            if not unpacker.is_whole:
+                raise self._broken("its answer ended before it was whole")
+            return None
+        self._last_ns = read.arrived_ns, read.read_ns
+        return Read(self._unpacked(unpacker, read.data), *self._last_ns)
+
+    async def _next(self) -> Read | None:
+        answer = self._answer
+        if not answer.has_some and self._watchdog is None:
             # One timer for all reads: to make and cancel one for each costs more than the rest of reading.
+            loop = asyncio.get_running_loop()
             self._watchdog = loop.call_later(self.upstream.idle_timeout_s, self._look_after_it)
+        if not answer.has_some:
+            self._waits_since_s = asyncio.get_running_loop().time()
         try:
-            data = await self._response.content.readany()
-        except ABROAD as error:
-            raise self._broken(said(error)) from error
+            return await answer.read()
+        except Broken as error:
+            raise self._broken(str(error)) from error
         finally:
             self._waits_since_s = None
-        if unpacker is None:
-            return self._response.stamped(data, self._clock) if data else None
-        if not data and not unpacker.is_whole:
-            raise self._broken("its answer ended before it was whole")
-        return self._response.stamped(self._unpacked(unpacker, data), self._clock) if data else None
 
     async def __aiter__(self) -> AsyncIterator[Read]:
         while (read := await self.read()) is not None:
@@ -131,16 +97,13 @@ class Incoming:
         """Let go of it. An answer that has not come to its end takes its connection along."""
         if self._watchdog is not None:
             self._watchdog.cancel()
-        if self._response.content.is_eof():
-            self._response.release()
-        else:
-            self._response.close()
+        self._answer.close()
 
     def finish(self) -> None:
         """Let go of an answer whose last word has been read. Its connection serves again if it ends in a moment."""
         if self._watchdog is not None:
             self._watchdog.cancel()
-        if not self._response.content.is_eof():
+        if not self._answer.is_whole:
             self._watchdog = asyncio.get_running_loop().call_later(AFTER_THE_END_S, self.close)
 
     def _unpacked(self, unpacker: _Unpacker, data: bytes) -> bytes:
@@ -155,7 +118,7 @@ class Incoming:
         left_s = self.upstream.idle_timeout_s - waited_s
         if left_s <= 0:
             self._was_silent = True
-            self._response.close()  # wakes up whoever reads
+            self._answer.close()  # wakes up whoever reads
         else:
             self._watchdog = loop.call_later(left_s, self._look_after_it)
 
@@ -185,33 +148,3 @@ class _Unpacker:
         self._packed = self._stream.unconsumed_tail or self._stream.unused_data
         self.is_whole = self._stream.eof and not self._packed
         return unpacked
-
-
-def said(error: BaseException) -> str:
-    """What went wrong, without addresses, paths and headers: those may hold more than a log should."""
-    match error:
-        case aiohttp.ClientConnectorDNSError():
-            return "its name is not known"
-        case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientConnectorSSLError():
-            return "no secure connection could be made: is its certificate one that this machine trusts?"
-        case aiohttp.ClientHttpProxyError():
-            return f"the proxy answered with status {error.status}"
-        case aiohttp.ClientProxyConnectionError():
-            return f"the proxy cannot be reached: {_system_said(error.os_error)}"
-        case aiohttp.ClientConnectorError():
-            return _system_said(error.os_error)
-        case aiohttp.ServerDisconnectedError():
-            return "it closed the connection"
-        case aiohttp.ClientPayloadError():
-            return "its answer ended before it was whole"
-        case aiohttp.ClientResponseError() | HttpProcessingError():
-            return "what it sent is not HTTP as we read it"
-        case OSError():
-            return _system_said(error)
-        case _:
-            return type(error).__name__
-
-
-def _system_said(error: OSError) -> str:
-    # Its own text may hold an address; that of its number does not.
-    return os.strerror(error.errno).lower() if error.errno else "the connection broke"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
@@ -89,6 +90,7 @@ def keys_shown(key: Secret | None, headers: Iterable[tuple[bytes, bytes]]) -> li
     return [value.rpartition(b" ")[2] for name, value in headers if name in KEY_HEADERS]
 
 
+@lru_cache(maxsize=256)  # most requests come with the key of the one before
 def caller_named(key: bytes) -> str:
     """What whoever shows this key is called on receipts: the same name for the same key, from which nobody gets back to
     it."""

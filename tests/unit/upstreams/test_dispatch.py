@@ -11,6 +11,7 @@ from taximeter.clock import FakeClock
 from taximeter.errors import UpstreamError
 from taximeter.records import Attempt, Phase
 from taximeter.upstreams.config import Upstream
+from taximeter.upstreams.connection import Read
 from taximeter.upstreams.dispatch import Dispatcher, NobodyAnswers, Outgoing, Stale, Trail, phases_of, retry_after_s
 from tests.upstream_harness import Pauses, an_upstream
 
@@ -21,6 +22,7 @@ BODY = b"{}"
 class FakeIncoming:
     upstream: Upstream
     status: int
+    begun: Read
     retry_after: str | None = None
     is_closed: bool = False
 
@@ -48,7 +50,8 @@ class FakeClient:
         if isinstance(said, BaseException):
             raise said
         status, retry_after = said if isinstance(said, tuple) else (said, None)
-        self.given.append(FakeIncoming(upstream, status, retry_after))
+        now_ns = self.clock.monotonic_ns()
+        self.given.append(FakeIncoming(upstream, status, Read(b"", now_ns, now_ns), retry_after))
         return self.given[-1]
 
 
@@ -259,4 +262,4 @@ def test_where_a_request_was_and_when() -> None:
 )
 def test_what_retry_after_may_say(said: str | None, wait_s: float | None) -> None:
     """Seconds; anything else is nothing."""
-    assert retry_after_s(FakeIncoming(an_upstream("http://x"), 429, said)) == wait_s
+    assert retry_after_s(FakeIncoming(an_upstream("http://x"), 429, Read(b"", 0, 0), said)) == wait_s
