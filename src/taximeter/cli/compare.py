@@ -19,9 +19,19 @@ def compare(
             help="Servers' addresses or models' names; or files of sweep, load or compare.", metavar="SIDE..."
         ),
     ],
-    prompt_tokens: Annotated[str, typer.Option(help="Prompt lengths: 64..1024, or one.")] = "64..1024",
+    prompt_tokens: Annotated[
+        str | None, typer.Option(help="Prompt lengths: 64..1024, or one; 256 with --concurrency.", show_default=False)
+    ] = None,
     output_tokens: Annotated[int, typer.Option(min=2, max=100_000, help="Tokens of each answer.")] = 32,
-    rounds: Annotated[int, typer.Option(min=1, max=10_000, help="How often each is asked each length.")] = 10,
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, max=10_000, help="How often each is asked each length, 10; or has each level, 5."),
+    ] = None,
+    concurrency: Annotated[
+        str | None,
+        typer.Option(help="Instead of one request at a time: so many, 8 or 1..16, for a curve per dollar."),
+    ] = None,
+    duration: Annotated[float, typer.Option(min=0.1, help="Seconds of each turn, with --concurrency.")] = 5.0,
     model: Annotated[
         list[str] | None, typer.Option("--model", "-m", help="Which model, where a server has several.", metavar=_SIDE)
     ] = None,
@@ -66,6 +76,8 @@ def compare(
             prompt_tokens=prompt_tokens,
             output_tokens=output_tokens,
             rounds=rounds,
+            concurrency=concurrency,
+            duration_s=duration,
             by_side={
                 "model": tuple(model or ()),
                 "key": tuple(key or ()),

@@ -17,12 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from numpy.random import default_rng
 from rich.text import Text
 
 from taximeter import __version__
+from taximeter.cli.comparing_levels import measure_levels, price_of_all, turns_of
 from taximeter.cli.console import err, out, print_json, waiting
 from taximeter.cli.measuring import (
     Access,
@@ -52,9 +53,12 @@ from taximeter.measurement.compare.compare import (
     run_rounds,
     sides_of,
 )
+from taximeter.measurement.compare.levels import Turns
 from taximeter.measurement.compare.page import comparison_csv, comparison_page, comparison_pictures, comparison_table
 from taximeter.measurement.compare.per_dollar import Curve, per_dollar_chart
+from taximeter.measurement.load.punctual import punctual_loop
 from taximeter.measurement.load.slo import Slo
+from taximeter.measurement.load.workload import fixed
 from taximeter.measurement.pictures.chart import Chart
 from taximeter.measurement.pictures.page import page_html
 from taximeter.measurement.pictures.plots import ASCII, UNICODE, plot
@@ -64,9 +68,11 @@ from taximeter.settings import Settings
 
 EXIT_REFUSED: Final = 3
 _NO_LEVELS: Final = (
-    "one request at a time makes no curve per dollar: measure each with `taximeter load --concurrency 1..16 --out"
-    " FILE`, and compare the files"
+    "one request at a time makes no curve per dollar: compare them with --concurrency 1..16, or measure each with"
+    " `taximeter load --concurrency 1..16 --out FILE`, and compare the files"
 )
+_LENGTHS, _LENGTH = "64..1024", "256"
+_ROUNDS, _TURNS = 10, 5
 _LABELLED: Final = re.compile(r"([A-Z])=(.*)", re.DOTALL)
 
 
@@ -75,9 +81,11 @@ class Wanted:
     """A call of the command. `by_side` has what is said for one side (`A=...`) or for all, by option."""
 
     subjects: tuple[str, ...]
-    prompt_tokens: str
+    prompt_tokens: str | None
     output_tokens: int
-    rounds: int
+    rounds: int | None
+    concurrency: str | None
+    duration_s: float
     by_side: Mapping[str, tuple[str, ...]]
     api: str | None
     provider: str | None
@@ -220,23 +228,25 @@ def _measured(wanted: Wanted) -> Result | Comparability:
     if len(wanted.subjects) > len(LABELS):
         raise RequestError(f"at most {len(LABELS)} can be compared at once", param="subjects")
     plan = Rounds(
-        prompt_tokens=_lengths(wanted.prompt_tokens),
+        prompt_tokens=_lengths(wanted.prompt_tokens or (_LENGTHS if wanted.concurrency is None else _LENGTH)),
         output_tokens=wanted.output_tokens,
-        rounds=wanted.rounds,
+        rounds=wanted.rounds or (_ROUNDS if wanted.concurrency is None else _TURNS),
         seed=wanted.seed,
     )
+    turns = None if wanted.concurrency is None else turns_of(wanted.concurrency, plan)
     purse, settings = Purse(parse_max_cost(wanted.max_cost)), Settings.load()
     accesses = _accesses(wanted)
     with waiting("looking at both sides") as say, Ledger.open(settings.ledger_url, spool=settings.spool_dir) as ledger:
         name = new_run("compare")
-        with nothing_counted_yet(ledger, name):
-            return asyncio.run(_contest(wanted, accesses, plan, ledger, settings, purse, say, name))
+        with nothing_counted_yet(ledger, name), asyncio.Runner(loop_factory=punctual_loop) as runner:
+            return runner.run(_contest(wanted, accesses, plan, turns, ledger, settings, purse, say, name))
 
 
 async def _contest(
     wanted: Wanted,
     accesses: Mapping[str, Access],
     plan: Rounds,
+    turns: Turns | None,
     ledger: Ledger,
     settings: Settings,
     purse: Purse,
@@ -262,7 +272,9 @@ async def _contest(
             label: {length: _price(each, length, plan.output_tokens) for length in plan.prompt_tokens}
             for label, each in benches.items()
         }
-        _tell_the_cost(prices, plan, purse)
+        _tell_the_cost(prices, None if turns else plan, purse)
+        if turns is not None:
+            return await _levels(wanted, benches, targets, prices, plan, turns, around, say)
         seen: dict[str, list[Observation]] = {label: [] for label in benches}
         warnings: list[str] = []
         try:
@@ -305,6 +317,57 @@ async def _contest(
     )
 
 
+async def _levels(
+    wanted: Wanted,
+    benches: Mapping[str, Bench],
+    targets: Mapping[str, Mapping[str, Any]],
+    prices: Mapping[str, Mapping[int, Decimal | None]],
+    plan: Rounds,
+    turns: Turns,
+    around: Mapping[str, str],
+    say: Callable[[str], object],
+) -> Result:
+    """Levels of load in turn, for curves."""
+    (length,) = plan.prompt_tokens
+    first = next(iter(benches.values()))
+    workload = fixed(length, plan.output_tokens)
+    slo = None if wanted.slo is None else Slo.parse(wanted.slo)
+    found = await measure_levels(
+        benches,
+        workload,
+        turns,
+        duration_s=wanted.duration_s,
+        slo=slo,
+        may_ask=lambda label: first.purse.allows(prices[label][length]),
+        say=say,
+        on_progress=_progress(say, "turns"),
+    )
+    names = {label: str(target["name"]) for label, target in targets.items()}
+    return Result(
+        kind="compare",
+        run=first.run,
+        made_at=SYSTEM_CLOCK.utc_now(),
+        taximeter_version=__version__,
+        environment=around,
+        targets=tuple(targets.values()),
+        plan={
+            "study": "levels",
+            "loop": "closed",
+            "levels": list(turns.levels),
+            "workload": workload.says,
+            "duration_s": wanted.duration_s,
+            "rounds": turns.rounds,
+            "slo": None if slo is None else str(slo),
+            "cache": "cold",
+            "seed": turns.seed,
+            "order": "in each round levels in random order, at each level sides in random order",
+        },
+        conclusions={"curves": {names[label]: points for label, points in found.curves.items()}},
+        observations={names[label]: many for label, many in found.observations.items()},
+        warnings=found.warnings,
+    )
+
+
 async def _contender(label: str, each: Bench, plan: Rounds, say: Callable[[str], object]) -> Contender:
     asker = each.asker()
     prompts = await Prompts.calibrated(
@@ -333,8 +396,9 @@ def _price(each: Bench, prompt_tokens: int, output_tokens: int) -> Decimal | Non
     return expected.amount
 
 
-def _tell_the_cost(prices: Mapping[str, Mapping[int, Decimal | None]], plan: Rounds, purse: Purse) -> None:
-    """Before anything is billed. Raises RequestError where there is a limit, and no price to hold against it."""
+def _tell_the_cost(prices: Mapping[str, Mapping[int, Decimal | None]], plan: Rounds | None, purse: Purse) -> None:
+    """Before anything is billed; without a plan nobody knows how often. Raises RequestError where there is a limit, and
+    no price to hold against it."""
     each = [price for by_length in prices.values() for price in by_length.values()]
     known = [price for price in each if price is not None]
     if purse.most is not None and len(known) < len(each):
@@ -343,18 +407,22 @@ def _tell_the_cost(prices: Mapping[str, Mapping[int, Decimal | None]], plan: Rou
             param="max-cost",
             hint="say --provider NAME, or --machine-rate A=0.50/h",
         )
-    if known and any(known):
+    if plan is None:
+        if any(known):
+            price_of_one = {label: next(iter(by_length.values())) for label, by_length in prices.items()}
+            err().print(price_of_all(price_of_one), soft_wrap=True)
+    elif known and any(known):
         whole = sum(known, Decimal(0)) * (plan.rounds + 1)
         err().print(f"this will cost about ${whole:.4f}, at the prices known", soft_wrap=True)
 
 
-def _progress(say: Callable[[str], object]) -> Callable[[int, int], object]:
+def _progress(say: Callable[[str], object], what: str = "requests") -> Callable[[int, int], object]:
     """Tells how far it is, and about how long it still takes."""
     began = time.monotonic()
 
     def tell(done: int, of: int) -> None:
         left = (time.monotonic() - began) / done * (of - done)
-        say(f"{done} of {of} requests, about {left:.0f} s left")
+        say(f"{done} of {of} {what}, about {left:.0f} s left")
 
     return tell
 

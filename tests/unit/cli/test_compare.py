@@ -163,7 +163,7 @@ async def _models(_: Request) -> Response:
     return JSONResponse({"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 4096}]})
 
 
-def a_server(first_s: float) -> Starlette:
+def a_server(first_s: float, each_s: float = 0.0) -> Starlette:
     async def completions(request: Request) -> Response:
         asked = await request.json()
         prompt_tokens = len(asked["prompt"].split()) + 1
@@ -171,6 +171,7 @@ def a_server(first_s: float) -> Starlette:
         async def stream() -> AsyncGenerator[bytes]:
             await asyncio.sleep(first_s)
             for number in range(asked["max_tokens"]):
+                await asyncio.sleep(each_s if number else 0)
                 yield event(
                     choices=[{"index": 0, "text": " a", "finish_reason": None}], usage=usage(prompt_tokens, number + 1)
                 )
@@ -226,6 +227,27 @@ def test_servers_are_asked_in_turn_and_the_result_is_kept(tmp_path: Path, run: R
     again = run(kept).stdout
     assert f"TTFT: B's is {word} everywhere" in again
     assert run("--json", "--limit", "200", name="receipts").stdout.count(result.run) >= 24
+
+
+def test_levels_in_turn_make_a_curve_for_each(tmp_path: Path, run: Run) -> None:
+    """The second is slower for each user; both cost the same, so the first gives more for a dollar. The file says the
+    same again, at another price too."""
+    kept = tmp_path / "kept.json"
+    options = ["--concurrency", "1..2", "--duration", "0.3", "--rounds", 3, "--prompt-tokens", 16, "--output-tokens", 4]
+    with listening(a_server(0.01, 0.01), a_server(0.01, 0.04)) as addresses:
+        done = run(*addresses, *options, "--machine-rate", "1/h", "--out", kept)
+    result = read_result(kept)
+    assert (result.plan["study"], result.plan["levels"], result.plan["loop"]) == ("levels", [1, 2], "closed")
+    assert {seen.shape for many in result.observations.values() for seen in many} == {"concurrency 1", "concurrency 2"}
+    assert {len(points) for points in result.conclusions["curves"].values()} == {2}
+    assert "output tokens per machine-dollar" in done.stdout
+    assert "makes no curve" not in done.stdout
+    again = run(kept, "--machine-rate", "A=1/h", "--machine-rate", "B=0.01/h").stdout
+    assert "A $1/h, B $0.01/h" in again
+    assert (
+        "with --concurrency prompts have one length"
+        in run("http://a:1", "http://b:1", "--concurrency", "1..2", "--prompt-tokens", "16..64", code=2).stderr
+    )
 
 
 def test_servers_of_other_models_are_refused_before_they_are_asked(tmp_path: Path, run: Run) -> None:

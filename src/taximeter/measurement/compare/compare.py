@@ -14,7 +14,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
-from taximeter.errors import RequestError, UpstreamError
+import msgspec
+
+from taximeter.errors import ConfigError, RequestError, UpstreamError
 from taximeter.measurement.asking.asker import Asker
 from taximeter.measurement.asking.observation import Observation
 from taximeter.measurement.asking.wire import Question
@@ -208,8 +210,17 @@ def _side(label: str, result: Result, number: int) -> Side:
         name=f"{told}, {weights}" if weights and weights.lower() not in told.lower() else told,
         facts=facts,
         conditions={condition: tuple(many) for condition, many in conditions.items()},
-        points=_points(result.conclusions) if len(result.targets) == 1 else (),
+        points=_points(result.conclusions) if result.kind == "load" else _curve(result.conclusions, name),
     )
+
+
+def _curve(conclusions: Mapping[str, Any], name: str) -> tuple[OperatingPoint, ...]:
+    """The levels of one side of a comparison. Raises ConfigError for what is none."""
+    curves = cast("Mapping[str, object]", conclusions.get("curves") or {})
+    try:
+        return msgspec.convert(curves.get(name, ()), tuple[OperatingPoint, ...])
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"the levels of {name} are damaged: {error}") from error
 
 
 def _points(conclusions: Mapping[str, Any]) -> tuple[OperatingPoint, ...]:
