@@ -166,6 +166,11 @@ def slice_of(interval: int, name: str | None, receipts: Sequence[Receipt]) -> Sl
         last_at=max(receipt.closed_at for receipt in receipts),
         usage_basis=_weakest(receipt.usage.basis for receipt in receipts if receipt.usage is not None),
         cost_basis=_weakest(receipt.cost.basis for receipt in receipts if receipt.cost is not None),
+        time_basis=_weakest(
+            Basis.MEASURED if receipt.source is None else Basis.REPORTED
+            for receipt in receipts
+            if receipt.timing is not None
+        ),
         cost_reported=exact_sum(said),
         reported=len(said),
         off_scale=0,

@@ -180,6 +180,8 @@ def _lines(summary: ImportSummary) -> Sequence[str]:
     lines: list[str] = []
     if summary.present:
         lines.append(f"{summary.present:,} more were known already, or stood in several files")
+    if summary.through_gateway:
+        lines.append(f"{summary.through_gateway:,} calls are on receipts of the gateway already: they went through it")
     if summary.corrected:
         lines.append(f"{summary.corrected:,} receipts were corrected: their answers went on after they were read")
     if summary.smaller:

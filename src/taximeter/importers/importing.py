@@ -220,9 +220,10 @@ class Importer:
             return
         appended = self._shelf.append_many(entries, self._marks, dry_run=self._dry_run)
         known = {id_ for id_, _ in appended.refused}
-        known.update(appended.present, (call.id for call, _, _ in appended.different))
+        known.update(appended.present, appended.through_gateway, (call.id for call, _, _ in appended.different))
         summary = self._summary
         summary.present += len(appended.present)
+        summary.through_gateway += len(appended.through_gateway)
         for entry in without(entries, known):
             summary.add(entry)
         corrections: list[Call | Receipt] = [*self._larger(appended), *self._larger_receipts(appended, entries)]

@@ -48,14 +48,16 @@ class ModelSums:
 
 @dataclass(slots=True, kw_only=True)
 class ImportSummary:
-    """What an import did. `present` calls were in the ledger already, or twice in the logs; `corrected` ones were there
-    with fewer tokens; `smaller` ones are there with more. `notes` counts what was left out or is odd, by reason."""
+    """What an import did. `present` calls were in the ledger already, or twice in the logs; `through_gateway` ones are
+    on receipts of our own gateway, which they went through; `corrected` ones were there with fewer tokens; `smaller`
+    ones are there with more. `notes` counts what was left out or is odd, by reason."""
 
     files_read: int = 0
     files_resumed: int = 0
     files_unchanged: int = 0
     read_bytes: int = 0
     present: int = 0
+    through_gateway: int = 0
     corrected: int = 0
     smaller: int = 0
     first_at: str | None = None

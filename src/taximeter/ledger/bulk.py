@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import Any
 
 from taximeter.errors import LedgerError
-from taximeter.ledger import rows
+from taximeter.ledger import rows, same_calls
 from taximeter.ledger.call_columns import CallColumns, Part, Segment
 from taximeter.ledger.columns import BELONGING_COLUMNS, PHASE_COLUMNS, RECEIPT_COLUMNS, REPORTED_COLUMN, TOKEN_COLUMNS
 from taximeter.ledger.database import Away, Refused, Session
@@ -40,7 +40,8 @@ class FileMark:
 
 @dataclass(slots=True, kw_only=True)
 class Appended:
-    """What became of many: how many are `written`, the ids of those that were `present`, and what is neither.
+    """What became of many: how many are `written`, the ids of those that were `present` and of those that a gateway of
+    ours has a receipt of (`through_gateway`: see `same_calls`), and what is neither.
 
     `different` are calls whose receipt is there with other tokens or another time: the call, the id of the newest
     receipt in its place, and the tokens which that one has of the call's leaves. `refused` are ids and reasons.
@@ -48,6 +49,7 @@ class Appended:
 
     written: int = 0
     present: list[str] = field(default_factory=list[str])
+    through_gateway: list[str] = field(default_factory=list[str])
     different: list[tuple[Call, str, tuple[int | None, ...]]] = field(
         default_factory=list[tuple[Call, str, tuple[int | None, ...]]]
     )
@@ -92,6 +94,7 @@ def append_many(
     appended = Appended()
     try:
         with session.transaction():
+            _leave_to_the_gateway(session, calls, others, appended)
             if calls:
                 lifted = None if guard is None else session.ask(_SQL_OF, guard)[0][0]
                 if lifted is not None:
@@ -109,6 +112,28 @@ def append_many(
     except _NotKept:
         pass
     return appended
+
+
+def _leave_to_the_gateway(session: Session, calls: list[Calls], others: list[Receipt], appended: Appended) -> None:
+    """Take out of both what has its receipt already, for it came through the gateway."""
+    told: dict[str, str] = {}
+    for some in calls:
+        told.update((name, at) for name, at in zip(some.upstream_request_ids, some.received_at, strict=True) if name)
+    logged = [(each, each.upstream_request_id) for each in others if each.source is not None]
+    told.update((name, rows.stored_instant(each.request.received_at)) for each, name in logged if name)
+    there = same_calls.through_gateway(session, told.items()) if told else set[str]()
+    if not there:
+        return
+    left: list[Calls] = []
+    for some in calls:
+        names = some.upstream_request_ids
+        appended.through_gateway += [id_ for id_, name in zip(some.ids, names, strict=True) if name in there]
+        places = [place for place, name in enumerate(names) if name not in there]
+        left += [some.part(places)] if places else []
+    calls[:] = left
+    gone = {each.id for each, name in logged if name in there}
+    appended.through_gateway += [each.id for each in others if each.id in gone]
+    others[:] = [each for each in others if each.id not in gone]
 
 
 _SQL_OF = "SELECT sql FROM sqlite_master WHERE type = 'trigger' AND name = ?"

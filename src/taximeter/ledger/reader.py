@@ -24,6 +24,7 @@ from taximeter.ledger.rollups import ALL
 from taximeter.ledger.slices import Groups, Slices, hours_of_tasks
 from taximeter.ledger.sql import Condition, all_of, instant, one_of
 from taximeter.ledger.totals import CostTotals, GroupTotals, Slice, UsageTotals
+from taximeter.ledger.transactions import FIRST_CORRECTION
 from taximeter.records import PICODOLLARS_PER_DOLLAR, Receipt, Task, TaskWords, exact_sum
 
 # ruff: noqa: S608 - all words of these questions are our own
@@ -348,7 +349,10 @@ def _first_of(asking: Asking, condition: str, value: str) -> str | None:
 
 def _newest_of(asking: Asking, request_id: str) -> str | None:
     """The id of the request's receipt that nothing corrects."""
-    return _newest_after(asking, _first_of(asking, "request_id = ? AND supersedes IS NULL", request_id))
+    first = _first_of(asking, "request_id = ? AND supersedes IS NULL", request_id)
+    if first is None:  # its first may correct what a log has: see `same_calls`
+        first = next((id_ for (id_,) in asking.ask(FIRST_CORRECTION, request_id)), None)
+    return _newest_after(asking, first)
 
 
 def _newest_after(asking: Asking, receipt_id: str | None) -> str | None:
@@ -367,8 +371,12 @@ def _beginning(asking: Asking, prefix: str) -> list[str]:
     past = prefix + "\U0010ffff"  # a range, so that an index serves
     at_most = f"LIMIT {_NAMED_WHEN_AMBIGUOUS + 1}"
     found = asking.ask(f"SELECT id FROM receipts WHERE id >= ? AND id < ? ORDER BY id {at_most}", prefix, past)
-    of_requests = "SELECT id FROM receipts WHERE request_id >= ? AND request_id < ? AND supersedes IS NULL"
-    firsts = asking.ask(f"{of_requests} ORDER BY request_id {at_most}", prefix, past)
+    of_requests = "SELECT id FROM receipts WHERE request_id >= ? AND request_id < ? AND supersedes"
+    firsts = [
+        first
+        for is_one in ("IS NULL", "IS NOT NULL")  # each has its index
+        for first in asking.ask(f"{of_requests} {is_one} ORDER BY request_id {at_most}", prefix, past)
+    ]
     newest = (_newest_after(asking, first) for (first,) in firsts)
     return list(dict.fromkeys(id_ for id_ in (*(id_ for (id_,) in found), *newest) if id_ is not None))
 

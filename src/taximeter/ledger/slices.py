@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
@@ -113,7 +113,10 @@ def _sums(source: Source, names: Sequence[str]) -> list[str]:
     }
     made |= {one.value: f"CASE WHEN outcome = '{one}' THEN {source.sums['receipts']} ELSE 0 END" for one in _OUTCOMES}
     ranks = " ".join(f"WHEN '{basis}' THEN {rank}" for rank, basis in enumerate(_BASES))
+    # Times are timed by us, or by whoever wrote the log: a receipt that was read from one names it as its source.
+    timed_by = f"CASE WHEN source IS NULL THEN {_BASES.index(Basis.MEASURED)} ELSE {_BASES.index(Basis.REPORTED)} END"
     weakest = [f"max(CASE {name} {ranks} END)" for name in ("usage_basis", "cost_basis")]
+    weakest.append(f"max(CASE WHEN {source.sums['timed']} > 0 THEN {timed_by} END)")
     added = [summed(made[name] if name in made else source.sums[name]) for name in names]
     return [*added, *weakest, f"min({source.first_at})", f"max({source.last_at})"]
 
@@ -126,6 +129,7 @@ class _Heap:
     numbers: list[int]
     usage_rank: int | None
     cost_rank: int | None
+    time_rank: int | None
     first_at: str
     last_at: str
     times: tuple[list[int], list[int], list[int]] = field(default_factory=lambda: ([], [], []))
@@ -134,6 +138,7 @@ class _Heap:
         self.numbers = [one + another for one, another in zip(self.numbers, more.numbers, strict=True)]
         self.usage_rank = _weaker(self.usage_rank, more.usage_rank)
         self.cost_rank = _weaker(self.cost_rank, more.cost_rank)
+        self.time_rank = _weaker(self.time_rank, more.time_rank)
         self.first_at, self.last_at = min(self.first_at, more.first_at), max(self.last_at, more.last_at)
 
 
@@ -229,7 +234,7 @@ class _Heaps:
     def add_up(self, others: _Heaps) -> None:
         """All of theirs, as one."""
         for heap in others._heaps.values():
-            self._add((0, None), _Heap([*heap.numbers], heap.usage_rank, heap.cost_rank, heap.first_at, heap.last_at))
+            self._add((0, None), replace(heap, numbers=[*heap.numbers], times=([], [], [])))
 
     def names_that_count(self) -> list[str]:
         """Those of which anything is not 0, and all money: what was given back may make a sum of it 0."""
@@ -401,6 +406,7 @@ class _Figures:
             last_at=instant(heap.last_at),
             usage_basis=None if heap.usage_rank is None else _BASES[heap.usage_rank],
             cost_basis=None if heap.cost_rank is None else _BASES[heap.cost_rank],
+            time_basis=None if heap.time_rank is None else _BASES[heap.time_rank],
             cost_reported=self._amount(numbers, *HOUR_AMOUNTS["reported"]),
             reported=numbers[at["reported"]],
             off_scale=numbers[at["off_scale"]],

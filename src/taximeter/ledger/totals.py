@@ -117,6 +117,7 @@ class Slice:
     last_at: datetime
     usage_basis: Basis | None
     cost_basis: Basis | None
+    time_basis: Basis | None
     cost_reported: Decimal
     reported: int
     off_scale: int

@@ -24,6 +24,7 @@ from taximeter.ledger.database import Refused, Session
 from taximeter.ledger.documents import document, line, record_from
 from taximeter.ledger.forms import derive
 from taximeter.ledger.rollups import Rollup
+from taximeter.ledger.same_calls import of_a_log
 from taximeter.ledger.sparse import insert
 from taximeter.records import Outcome, Receipt, Request, Task
 
@@ -143,7 +144,7 @@ def unpacked(line: str) -> Entry:
 
 def write(session: Session, entries: Sequence[Entry]) -> None:
     """All of `entries`, in as few statements as there are tables. Raises Refused when one is refused."""
-    ended = [entry for entry in entries if isinstance(entry, NewReceipt)]
+    ended = [_for_its_call(session, entry) for entry in entries if isinstance(entry, NewReceipt)]
     over = {entry.request_id for entry in ended}
     began = (entry for entry in entries if isinstance(entry, NewRequest))
     # A note that is cleared in the same breath need not be written.
@@ -162,6 +163,12 @@ def write(session: Session, entries: Sequence[Entry]) -> None:
     for entry in entries:
         if isinstance(entry, TaskEnd):
             _write_task_end(session, entry)
+
+
+def _for_its_call(session: Session, entry: NewReceipt) -> NewReceipt:
+    """The receipt; where a log has given its call one already, as the correction of that."""
+    logged = of_a_log(session, entry.receipt)
+    return entry if logged is None else NewReceipt.of(replace(entry.receipt, supersedes=logged))
 
 
 def _inserting(table: str, names: Sequence[str]) -> str:
@@ -207,8 +214,9 @@ def is_there(session: Session, entry: Entry) -> bool:
             there = "SELECT document FROM in_flight WHERE request_id = ? AND writer_id = ?"
             return _scalar(session, there, request_id, writer_id) == text
         case NewReceipt():
-            there = _receipt(session, entry.id)
-            return there is not None and there == record_from(entry.document, Receipt)
+            there, meant = _receipt(session, entry.id), record_from(entry.document, Receipt)
+            # What `_for_its_call` made of it is the same.
+            return there is not None and there == replace(meant, supersedes=meant.supersedes or there.supersedes)
         case _:
             return False  # see `_write_task_end`
 
@@ -243,14 +251,19 @@ def _refused_receipt(session: Session, entry: NewReceipt) -> str | None:
         first = _first_receipt(session, entry.request_id)
         return None if first is None else f"request {entry.request_id} has a receipt already: {first}"
     corrected = _scalar(session, "SELECT request_id FROM receipts WHERE id = ?", entry.supersedes)
-    if corrected != entry.request_id:
+    if corrected != entry.request_id and entry.supersedes != of_a_log(session, replace(entry.receipt, supersedes=None)):
         return f"{entry.id} supersedes {entry.supersedes}, which is no receipt of the same request"
     correction = _scalar(session, "SELECT id FROM receipts WHERE supersedes = ?", entry.supersedes)
     return None if correction is None else f"{entry.supersedes} is corrected already, by {correction}"
 
 
 def _first_receipt(session: Session, request_id: object) -> object:
-    return _scalar(session, "SELECT id FROM receipts WHERE request_id = ? AND supersedes IS NULL", request_id)
+    """Of a request; it may correct what a log has (`_for_its_call`)."""
+    first = _scalar(session, "SELECT id FROM receipts WHERE request_id = ? AND supersedes IS NULL", request_id)
+    return first or _scalar(session, FIRST_CORRECTION, request_id)
+
+
+FIRST_CORRECTION = "SELECT id FROM receipts WHERE request_id = ? AND supersedes IS NOT NULL ORDER BY number LIMIT 1"
 
 
 def _receipt(session: Session, receipt_id: object) -> Receipt | None:

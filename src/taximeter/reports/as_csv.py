@@ -49,8 +49,12 @@ def _figures(sums: Sums) -> Mapping[str, object]:
     figures |= {"failed_cost": decimal_text(sums.failed_cost), "failed_unpriced": sums.failed_unpriced}
     figures["cost_reported"] = decimal_text(sums.cost_reported) if sums.reported else None
     figures["reported"] = sums.reported
-    figures["cost_basis"] = None if sums.cost_basis is None else sums.cost_basis.value
-    figures["usage_basis"] = None if sums.usage_basis is None else sums.usage_basis.value
+    figures |= {
+        "cost_basis": sums.cost_basis,
+        "usage_basis": sums.usage_basis,
+        "time_basis": sums.time_basis,
+        "inter_token_basis": sums.inter_token_basis,
+    }
     figures |= {f"{phase.value}_ns": sums.phases_ns.get(phase, 0) for phase in Phase}
     figures["timed"] = sums.timed
     named = (("first_token", sums.first_token), ("inter_token", sums.inter_token), ("answer", sums.total))

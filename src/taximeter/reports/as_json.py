@@ -56,6 +56,8 @@ def sums_json(sums: Sums) -> dict[str, Json]:
         "reported": sums.reported,
         "cost_basis": to_json(sums.cost_basis),
         "usage_basis": to_json(sums.usage_basis),
+        "time_basis": to_json(sums.time_basis),
+        "inter_token_basis": to_json(sums.inter_token_basis),
         "phases_ns": {phase.value: ns for phase, ns in sums.phases_ns.items() if ns},
         "timed": sums.timed,
         "compute_ns": sums.compute_ns,

@@ -77,6 +77,7 @@ def columns(report: Report, view: View = View.TOKENS) -> list[Column]:
                 add(group, _money_cell(group), 40 - place)
         case View.TIME:
             made += _time_columns(report)
+            add("time basis", lambda sums: "" if sums.time_basis is None else sums.time_basis.value, 27)
     add("cost", cost_text, 99)
     add(" ", unpriced_text, 98)
     if any(row.before is not None for row in rows):

@@ -177,7 +177,12 @@ def _logs(total: Sums) -> list[Fact]:
 
 
 def _bases(total: Sums) -> str:
-    known = (("money", total.cost_basis), ("tokens", total.usage_basis))
+    known = (
+        ("money", total.cost_basis),
+        ("tokens", total.usage_basis),
+        ("time", total.time_basis),
+        ("ITL", total.inter_token_basis),
+    )
     return ", ".join(f"{name} {basis.value}" for name, basis in known if basis is not None) or "nothing is known"
 
 

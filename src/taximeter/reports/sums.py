@@ -84,6 +84,7 @@ class Sums:
     last_at: datetime | None = None
     usage_basis: Basis | None = None
     cost_basis: Basis | None = None
+    time_basis: Basis | None = None
     cost_reported: Decimal = Decimal(0)
     reported: int = 0
     off_scale: int = 0
@@ -97,6 +98,11 @@ class Sums:
     def failures(self) -> int:
         """Receipts that did not complete, for whatever reason."""
         return self.receipts - self.outcomes.get(Outcome.COMPLETED, 0)
+
+    @property
+    def inter_token_basis(self) -> Basis | None:
+        """Of the time between tokens: nobody saw it, it is what follows from two times and a count."""
+        return None if self.time_basis is None or not self.inter_token.of else weakest([self.time_basis, Basis.DERIVED])
 
     @property
     def total_tokens(self) -> int:
@@ -136,6 +142,7 @@ def added(sums: Iterable[Sums]) -> Sums:
             money.setdefault(unit, []).append(amount)
     usage_bases = [part.usage_basis for part in parts if part.usage_basis is not None]
     cost_bases = [part.cost_basis for part in parts if part.cost_basis is not None]
+    time_bases = [part.time_basis for part in parts if part.time_basis is not None]
     return Sums(
         receipts=sum(part.receipts for part in parts),
         outcomes=outcomes,
@@ -153,6 +160,7 @@ def added(sums: Iterable[Sums]) -> Sums:
         last_at=max((part.last_at for part in parts if part.last_at is not None), default=None),
         usage_basis=weakest(usage_bases) if usage_bases else None,
         cost_basis=weakest(cost_bases) if cost_bases else None,
+        time_basis=weakest(time_bases) if time_bases else None,
         cost_reported=exact_sum(part.cost_reported for part in parts),
         reported=sum(part.reported for part in parts),
         off_scale=sum(part.off_scale for part in parts),

@@ -96,6 +96,12 @@ sa.Index(
     unique=True,
     sqlite_where=receipts.c.supersedes.is_not(None),
 )
+sa.Index(
+    "receipts_by_provider",
+    receipts.c.upstream_request_id,
+    sqlite_where=receipts.c.upstream_request_id.is_not(None) & receipts.c.source.is_(None),
+)
+sa.Index("receipts_correcting", receipts.c.request_id, sqlite_where=receipts.c.supersedes.is_not(None))
 sa.Index("receipts_by_time", receipts.c.closed_at, receipts.c.id)
 sa.Index(
     "receipts_off_scale",

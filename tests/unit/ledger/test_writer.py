@@ -155,8 +155,8 @@ def test_readers_and_the_writer_do_not_wait_for_each_other(ledger: Ledger, stran
         assert ledger.receipts() == [receipt]
     with ledger._reading()._snapshot() as reading:
         count = "SELECT count(*) FROM receipts"
-        assert reading.exec_driver_sql(count).scalar() == 1
+        assert reading.ask(count)[0][0] == 1
         ledger.append(a_receipt()).result(WAIT_S)
-        assert reading.exec_driver_sql(count).scalar() == 1
+        assert reading.ask(count)[0][0] == 1
     assert len(ledger.receipts()) == 2
     assert ledger.counts() == LedgerCounts(accepted=2, written=2, lost=0)

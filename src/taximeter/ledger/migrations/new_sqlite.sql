@@ -304,8 +304,12 @@ CREATE TRIGGER forms_no_update BEFORE UPDATE ON forms BEGIN SELECT RAISE(ABORT, 
 
 CREATE TRIGGER forms_no_delete BEFORE DELETE ON forms BEGIN SELECT RAISE(ABORT, 'forms are append-only: append a correction'); END;
 
-CREATE TRIGGER receipts_no_replace BEFORE INSERT ON receipts WHEN EXISTS (SELECT 1 FROM receipts WHERE number = NEW.number) OR EXISTS (SELECT 1 FROM receipts WHERE id = NEW.id) OR CASE WHEN NEW.supersedes IS NULL THEN EXISTS (SELECT 1 FROM receipts WHERE request_id = NEW.request_id AND supersedes IS NULL) ELSE EXISTS (SELECT 1 FROM receipts WHERE supersedes = NEW.supersedes) OR NOT EXISTS (SELECT 1 FROM receipts WHERE id = NEW.supersedes AND request_id = NEW.request_id) END BEGIN SELECT RAISE(ABORT, 'receipts are append-only: append a correction'); END;
-
 CREATE TRIGGER documents_no_replace BEFORE INSERT ON documents WHEN EXISTS (SELECT 1 FROM documents WHERE number = NEW.number) BEGIN SELECT RAISE(ABORT, 'receipts are append-only: append a correction'); END;
 
-INSERT INTO schema_version (version_num) VALUES ('0004');
+CREATE INDEX receipts_by_provider ON receipts (upstream_request_id) WHERE upstream_request_id IS NOT NULL AND source IS NULL;
+
+CREATE INDEX receipts_correcting ON receipts (request_id) WHERE supersedes IS NOT NULL;
+
+CREATE TRIGGER receipts_no_replace BEFORE INSERT ON receipts WHEN EXISTS (SELECT 1 FROM receipts WHERE number = NEW.number) OR EXISTS (SELECT 1 FROM receipts WHERE id = NEW.id) OR CASE WHEN NEW.supersedes IS NULL THEN EXISTS (SELECT 1 FROM receipts WHERE request_id = NEW.request_id AND supersedes IS NULL) ELSE EXISTS (SELECT 1 FROM receipts WHERE supersedes = NEW.supersedes) OR NOT EXISTS (SELECT 1 FROM receipts WHERE id = NEW.supersedes AND (request_id = NEW.request_id OR source IS NOT NULL AND upstream_request_id IN (NEW.upstream_request_id, NEW.request_id))) END BEGIN SELECT RAISE(ABORT, 'receipts are append-only: append a correction'); END;
+
+INSERT INTO schema_version (version_num) VALUES ('0005');
