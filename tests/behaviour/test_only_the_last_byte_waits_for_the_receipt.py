@@ -144,6 +144,23 @@ async def test_nothing_is_seen_of_what_a_killed_process_would_forget() -> None:
     assert (len(ledger.begun), len(ledger.kept)) == (1, 1)
 
 
+async def test_an_upstream_is_asked_for_nothing_that_a_killed_process_would_not_count() -> None:
+    """The note is written while the upstream answers; before it is asked the ledger has been told to expect one."""
+    seen: list[tuple[int, int]] = []
+
+    def asked_now(_: object) -> Steps:
+        seen.append((len(ledger.expected), len(ledger.begun)))
+        return whole(ANSWER)
+
+    with ScriptedUpstream(asked_now).listening() as up:
+        house, ledger = passing_house(an_upstream(up.url))
+        await Caller(app_of(house), CHAT, asking()).call()
+        await house.aclose()
+    [(expected, _)] = seen
+    assert expected == 1
+    assert ledger.expected == ledger.begun
+
+
 def test_over_a_socket_it_is_one_answer_after_the_other() -> None:
     """Lengths are right: the connection serves again, and so does the upstream's."""
     with ScriptedUpstream(whole(ANSWER)).listening() as up:

@@ -99,15 +99,20 @@ def _write(ledger: Ledger) -> None:
 
 
 def _doubt(ledger: Ledger) -> None:
-    """Takes three requests up as usual; then three hundred whose notes never get anywhere: the writer is stuck."""
+    """Takes three requests up as usual; then three hundred whose notes never get anywhere: the writer is stuck, and
+    half of them were only expected."""
     for _ in range(3):
         request = a_request()
+        ledger.expect(request)
         ledger.begin(request, f"rcpt_of_{request.id}").result()
         _say(f"noted {request.id}")
     with ledger._keeper._keeping:
-        for _ in range(300):
+        for number in range(300):
             request = a_request()
-            ledger.begin(request, f"rcpt_of_{request.id}")
+            if number % 2:
+                ledger.expect(request)
+            else:
+                ledger.begin(request, f"rcpt_of_{request.id}")
             _say(f"taken {request.id}")
         threading.Event().wait()
 
