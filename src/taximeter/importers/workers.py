@@ -10,7 +10,8 @@ import gc
 import multiprocessing
 import os
 import pickle
-from collections import Counter
+import threading
+from collections import Counter, deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from taximeter.importers.sources import source_named
 
 _PIECE_CALLS = 2_000
 _PIPE_BYTES = 1 << 20  # as much as Linux lets anybody have
+_AHEAD_BYTES = 8 << 20  # of what is read and not yet booked: some three batches
 
 
 @dataclass(slots=True)
@@ -106,7 +108,7 @@ def reading(tasks: Sequence[Task], *, processes: int) -> Generator[Iterator[tupl
         return
     # Not forked: this process may have threads, and what they hold would be held for ever in there.
     context = multiprocessing.get_context("spawn")
-    readers: list[Connection] = []
+    readers: list[_Inbox] = []
     children: list[BaseProcess] = []
     try:
         for number in range(min(processes, len(tasks))):
@@ -114,30 +116,79 @@ def reading(tasks: Sequence[Task], *, processes: int) -> Generator[Iterator[tupl
             child = context.Process(target=_work, args=(theirs, tasks[number::processes]), daemon=True)
             child.start()
             theirs.close()
-            readers.append(ours)
             children.append(child)
+            readers.append(_Inbox(ours))
         yield _merged(tasks, readers)
     finally:
-        for ours in readers:
-            ours.close()
         for child in children:
             child.terminate()
             child.join()
+        for inbox in readers:
+            inbox.close()
 
 
-def _merged(tasks: Sequence[Task], readers: Sequence[Connection]) -> Iterator[tuple[Task, Piece]]:
+class _Inbox:
+    """What a process has sent, until it is taken. It comes in while a batch is written, for otherwise the other process
+    would wait until that is done, and this one for the next batch then."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._messages: deque[bytes] = deque()
+        self._size = 0
+        self._is_over = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._receive, name="taximeter-import", daemon=True)
+        self._thread.start()
+
+    def take(self) -> bytes:
+        """The next message. Raises EOFError where none will come."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._messages or self._is_over)
+            if not self._messages:
+                raise EOFError("a process that read logs has ended before it was done")
+            message = self._messages.popleft()
+            self._size -= len(message)
+            self._changed.notify()
+            return message
+
+    def close(self) -> None:
+        """Once the process has ended."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify()
+        self._thread.join()
+        self._connection.close()
+
+    def _receive(self) -> None:
+        try:
+            while True:
+                message = self._connection.recv_bytes()
+                with self._changed:
+                    self._changed.wait_for(lambda: self._size < _AHEAD_BYTES or self._is_over)
+                    if self._is_over:
+                        return
+                    self._messages.append(message)
+                    self._size += len(message)
+                    self._changed.notify()
+        except (EOFError, OSError):
+            with self._changed:
+                self._is_over = True
+                self._changed.notify()
+
+
+def _merged(tasks: Sequence[Task], readers: Sequence[_Inbox]) -> Iterator[tuple[Task, Piece]]:
     for number, task in enumerate(tasks):
         reader = readers[number % len(readers)]
         while True:
-            piece = cast("Piece", pickle.loads(reader.recv_bytes()))  # noqa: S301 - from a process of our own
+            piece = cast("Piece", pickle.loads(reader.take()))  # noqa: S301 - from a process of our own
             yield task, piece
             if piece.is_last:
                 break
 
 
 def _work(out: Connection, tasks: Sequence[Task]) -> None:
-    """What a process beside does. It is never more ahead of who takes the pieces than fits between them: a thread that
-    hands over while another reads would take turns with it, and both twice the time."""
+    """What a process beside does. It has no thread to hand over: that would take turns with who reads, and both twice
+    the time."""
     gc.disable()  # nothing here refers to itself
     _make_room(out)
     with suppress(KeyboardInterrupt, BrokenPipeError):  # or nobody takes them any more
@@ -147,7 +198,7 @@ def _work(out: Connection, tasks: Sequence[Task]) -> None:
 
 
 def _make_room(out: Connection) -> None:
-    """While a batch is written nothing is taken, for half a second. Some systems let a pipe hold what comes then."""
+    """Some systems let a pipe hold what comes until the other process is awake."""
     with suppress(ImportError, AttributeError, OSError):
         from fcntl import F_SETPIPE_SZ, fcntl  # noqa: PLC0415 - not everywhere
 
