@@ -76,8 +76,7 @@ def sorted_out(calls: Iterable[LoggedCall]) -> tuple[list[Alike], list[LoggedCal
             others.append(call)
             continue
         # Most are like the one before.
-        is_same = call.origin is origin and call.terms is terms and call.model == model and call.uncosted == uncosted
-        if not is_same:
+        if call.origin is not origin or call.terms is not terms or call.model != model or call.uncosted != uncosted:
             origin, model, terms, uncosted = call.origin, call.model, call.terms, call.uncosted
             same = together.setdefault((id(origin), model, id(terms), uncosted), [])
         same.append(call)
@@ -86,13 +85,14 @@ def sorted_out(calls: Iterable[LoggedCall]) -> tuple[list[Alike], list[LoggedCal
 
 def _alike(calls: Sequence[LoggedCall]) -> Alike:
     first = calls[0]
+    source = first.origin.source
     reported = [call.reported for call in calls]
     return Alike(
         first.origin,
         first.model,
         first.terms,
         first.uncosted,
-        [call_digest(call) for call in calls],
+        [_digest(source, call.identity) for call in calls],
         [call.at for call in calls],
         list(zip(*[call.leaves or () for call in calls], strict=True)),
         [call.request_id for call in calls],
@@ -102,5 +102,9 @@ def _alike(calls: Sequence[LoggedCall]) -> Alike:
 
 def call_digest(call: LoggedCall) -> str:
     """What the call's ids end with. It names the call, whatever file it was found in."""
-    name = f"{call.origin.source}\0{call.identity}".encode("utf-8", "surrogatepass")
+    return _digest(call.origin.source, call.identity)
+
+
+def _digest(source: str, identity: str) -> str:
+    name = f"{source}\0{identity}".encode("utf-8", "surrogatepass")
     return blake2b(name, digest_size=_ID_BYTES).hexdigest()

@@ -224,8 +224,7 @@ class Importer:
         summary = self._summary
         summary.present += len(appended.present)
         summary.through_gateway += len(appended.through_gateway)
-        for entry in without(entries, known):
-            summary.add(entry)
+        summary.add(without(entries, known))
         corrections: list[Call | Receipt] = [*self._larger(appended), *self._larger_receipts(appended, entries)]
         if corrections:
             again = self._shelf.append_many(corrections, dry_run=self._dry_run)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import ClassVar
@@ -76,12 +76,16 @@ class ImportSummary:
             sums = sums.plus(each)
         return sums
 
-    def add(self, entry: Calls | Receipt) -> None:
+    def add(self, entries: Iterable[Calls | Receipt]) -> None:
         """Count what is new."""
-        if isinstance(entry, Receipt):
-            self._add_receipt(entry)
-        else:
-            self._add_calls(entry)
+        together: defaultdict[str, list[Calls]] = defaultdict(list)
+        for entry in entries:
+            if isinstance(entry, Receipt):
+                self._add_receipt(entry)
+            else:
+                together[entry.form.digest].append(entry)
+        for calls in together.values():
+            self._add_calls(Calls.joined(calls))
 
     def _add_receipt(self, receipt: Receipt) -> None:
         usage, cost, reported = receipt.usage, receipt.cost, receipt.cost_reported
@@ -105,8 +109,8 @@ class ImportSummary:
         self._saw(text_of(receipt.request.received_at))
 
     def _add_calls(self, calls: Calls) -> None:
-        """Calls of one form: what they cost together is what their tokens cost together, for each costs so much a
-        token, to the picodollar."""
+        """Calls of forms with one document: what they cost together is what their tokens cost together, for each costs
+        so much a token, to the picodollar."""
         form, count = calls.form, len(calls.ids)
         receipt = form.prototype
         sums = list(map(sum, calls.tokens))
