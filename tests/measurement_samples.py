@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -75,8 +76,9 @@ def noisy_ttfts(lengths: Sequence[int] = LENGTHS, repeats: int = 5, seed: int = 
     return {length: [ttft_ns(length) * rng.lognormvariate(0, 0.05) for _ in range(repeats)] for length in lengths}
 
 
+@cache
 def a_load(
-    rates: Sequence[float] = (1, 2, 4, 8, 16), *, slo: str | None = "ttft=500ms,itl=50ms", seconds: float = 20
+    rates: tuple[float, ...] = (1, 2, 4, 8, 16), *, slo: str | None = "ttft=500ms,itl=50ms", seconds: float = 20
 ) -> Load:
     """An open loop at a server whose waiting grows as its rate comes near 18 requests/s, and from there without end."""
     runs: list[LoadRun] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from typing import TypeVar
 
 import pytest
@@ -94,17 +94,26 @@ def at_a_server(server: _Server, work: Callable[[Asking], Coroutine[None, None, 
     return asyncio.run(whole())
 
 
-def test_two_processes_send_one_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[Fleet]:
+    """Two processes, which take most of the time of these tests to start."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TAXIMETER_TEST_FLEET_KEY", "hidden-key-of-a-test")
+        started = Fleet(2)
+        asyncio.run(started.__aenter__())
+    yield started
+    asyncio.run(started.__aexit__(None, None, None))
+
+
+def test_two_processes_send_one_schedule(fleet: Fleet) -> None:
     """Every request is sent once, by the clock that they share, has the key, and is on the books in the order of time;
     no two have the same prompt."""
-    monkeypatch.setenv("TAXIMETER_TEST_FLEET_KEY", "hidden-key-of-a-test")
     books, server = _Books(), _Server()
     first = open_level(fixed(40, 3), 100, arrivals=Arrivals(), duration_s=0.2, seed=1)
     second = closed_level(named("chat"), 3, jitter_s=0.01, duration_s=0.1, seed=1)
 
     async def work(who: Asking) -> tuple[LoadRun, LoadRun]:
-        async with Fleet(2) as fleet:
-            return await fleet.run(first, who, books=books), await fleet.run(second, who)
+        return await fleet.run(first, who, books=books), await fleet.run(second, who)
 
     opened, closed = at_a_server(server, work)
     assert [seen.scheduled_ns for seen in opened.observations] == list(first.due_ns)
@@ -119,19 +128,17 @@ def test_two_processes_send_one_schedule(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(books.events) == 2 * len(opened.observations)
 
 
-def test_stopping_stops_all_and_keeps_what_they_saw(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TAXIMETER_TEST_FLEET_KEY", "hidden-key-of-a-test")
+def test_stopping_stops_all_and_keeps_what_they_saw(fleet: Fleet) -> None:
     server = _Server(answers=False)
 
     async def work(who: Asking) -> LoadRun:
         stop = asyncio.Event()
-        async with Fleet(2) as fleet:
-            level = open_level(fixed(40, 3), 4, arrivals=Arrivals(burstiness=float("inf")), duration_s=1, seed=1)
-            running = asyncio.ensure_future(fleet.run(level, who, stop=stop))
-            while len(server.prompts) < 4:  # noqa: ASYNC110 - of another process
-                await asyncio.sleep(0.01)
-            stop.set()
-            return await running
+        level = open_level(fixed(40, 3), 40, arrivals=Arrivals(burstiness=float("inf")), duration_s=0.1, seed=1)
+        running = asyncio.ensure_future(fleet.run(level, who, stop=stop))
+        while len(server.prompts) < 4:  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(0.01)
+        stop.set()
+        return await running
 
     run = at_a_server(server, work)
     assert run.was_stopped
