@@ -31,12 +31,16 @@ from gateway_lab.rounds import Seat, ask, client, mock, running, until_it_answer
 from rich.console import Console
 from rich.table import Table
 
+from taximeter.upstreams.client import Client
+from taximeter.upstreams.config import Family, Upstream
+
 _REQUESTS: Final = 400
 _STREAMS: Final = 8
 _WHOLE: Final = Question(key="whole", title="1 kB, 8 connections", connections=8, seconds=2.0, is_load=True)
 _STREAM: Final = Question(
     key="stream", title="8 streams, events every 2 ms", events=100, pause_ms=2, connections=_STREAMS, requests=_STREAMS
 )
+_PATH: Final = "/v1/chat/completions"
 _JSON: Final = {"content-type": "application/json"}
 
 _Ask = Callable[[str, str], Awaitable[int]]
@@ -68,12 +72,33 @@ async def _with_httpx2(measure: Callable[[_Ask], Awaitable[list[float]]]) -> lis
         return await measure(one)
 
 
-_CLIENTS: Final = {f"aiohttp {aiohttp.__version__}": _with_aiohttp, f"httpx2 {httpx2.__version__}": _with_httpx2}
+async def _with_ours(measure: Callable[[_Ask], Awaitable[list[float]]]) -> list[float]:
+    client = Client()
+
+    async def one(url: str, body: str) -> int:
+        upstream = Upstream(name="mock", url=url.removesuffix(_PATH), speaks=Family.OPENAI)
+        incoming = await client.send(upstream, "POST", _PATH, [(b"content-type", b"application/json")], body.encode())
+        try:
+            return sum([1 async for _ in incoming])
+        finally:
+            incoming.close()
+
+    try:
+        return await measure(one)
+    finally:
+        await client.aclose()
+
+
+_CLIENTS: Final = {
+    "ours": _with_ours,
+    f"aiohttp {aiohttp.__version__}": _with_aiohttp,
+    f"httpx2 {httpx2.__version__}": _with_httpx2,
+}
 
 
 async def _client_figures(port: int, one: _Ask) -> list[float]:
     """Microseconds of this process for a request, and for an event."""
-    url = f"http://127.0.0.1:{port}/v1/chat/completions"
+    url = f"http://127.0.0.1:{port}{_PATH}"
     for _ in range(20):
         await one(url, _WHOLE.body)
     began_s = time.process_time()

@@ -147,14 +147,19 @@ class InferenceDoor:
 
     def _passing(self, body: bytes) -> tuple[str | None, _Passing | None]:
         """The model, and how a body for it passes through, if it does. Raises RequestError."""
-        model = model_named_in(body)
-        way = None if model is None else self._ways.passage(model, self._endpoint.dialect)
+        try:
+            seen = peek(body)
+        except RequestError:
+            model = model_named_in(body)
+            if model is None or self._ways.passage(model, self._endpoint.dialect) is None:
+                return model, None  # whoever it is for has words of its own for what is wrong with it
+            raise
+        way = self._ways.passage(seen.model, self._endpoint.dialect)
         if way is None:
-            return model, None
+            return seen.model, None
         route, dispatcher = way
-        seen = peek(body)
         asked = sent(body, seen, self._endpoint.dialect, send_as=route.send_as)
-        return model, _Passing(seen=seen, body=asked, route=route, dispatcher=dispatcher)
+        return seen.model, _Passing(seen=seen, body=asked, route=route, dispatcher=dispatcher)
 
     async def _pass(self, scope: Scope, receive: Receive, reply: Reply, passing: _Passing, request: Request) -> None:
         dialect, receipt_id = self._endpoint.dialect, reply.receipt_id or ""

@@ -297,13 +297,15 @@ class Passage:
         return self._ended(_End(Outcome.COMPLETED))
 
     async def _whole(self, incoming: Incoming) -> _End:
-        received = bytearray()
-        async for read in incoming:
+        pieces: list[bytes] = []
+        received_bytes = 0
+        while (read := await incoming.read()) is not None:
             self._note_arrival(read)
-            received += read.data
-            if len(received) > _LARGEST_BODY_BYTES:
-                return await self._unread(incoming, bytes(received))
-        body = bytes(received)
+            pieces.append(read.data)
+            received_bytes += len(read.data)
+            if received_bytes > _LARGEST_BODY_BYTES:
+                return await self._unread(incoming, b"".join(pieces))
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         # From here on nobody comes in time to change the outcome.
         in_time, self._may_stop = not self._is_let_go, False
         await self._show_all_but_the_last_byte(incoming, body)
