@@ -115,12 +115,24 @@ def _bar(total_bytes: int, *, quiet: bool) -> Generator[Progress | None]:
     if quiet or not sys.stderr.isatty() or not total_bytes:
         yield None
         return
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+    from rich import progress  # noqa: PLC0415
 
-    columns = (TextColumn("reading logs"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bars:
-        bar = bars.add_task("", total=total_bytes)
-        yield lambda read_bytes, total: bars.update(bar, completed=read_bytes, total=total)
+    # Nothing is read while a batch of receipts is written: what turns says that all is well.
+    columns = (
+        progress.SpinnerColumn("line"),
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.DownloadColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns, console=console, transient=True) as bars:
+        bar = bars.add_task("reading logs", total=total_bytes)
+
+        def show(read_bytes: int, total: int) -> None:
+            doing = "reading logs" if read_bytes < total else "writing them"
+            bars.update(bar, completed=read_bytes, total=total, description=doing)
+
+        yield show
 
 
 def _print(summary: ImportSummary, mode: Mode, *, dry_run: bool) -> None:
@@ -130,13 +142,13 @@ def _print(summary: ImportSummary, mode: Mode, *, dry_run: bool) -> None:
     if summary.files_unchanged:
         files += f", {summary.files_unchanged:,} unchanged"
     calls = f"{total.calls:,} new {_plural(total.calls, 'call')}{_days(summary)}"
-    console.print(f"{calls}; {files}, {_bytes_text(summary.read_bytes)}", soft_wrap=True)
+    console.print(f"{calls}; {files}, {_bytes_text(summary.read_bytes)}", soft_wrap=not console.is_terminal)
     if total.calls:
         _print_table(summary, total, mode)
     for line in _lines(summary):
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+        console.print(line, soft_wrap=not console.is_terminal, markup=False, highlight=False)
     if dry_run:
-        console.print("nothing was written: this was a dry run", soft_wrap=True)
+        console.print("nothing was written: this was a dry run", soft_wrap=not console.is_terminal)
 
 
 def _print_table(summary: ImportSummary, total: ModelSums, mode: Mode) -> None:
