@@ -275,6 +275,22 @@ OPENAI_USAGE = {
 }
 
 
+def test_a_page_on_which_nothing_was_used_belongs_to_the_report_it_came_with() -> None:
+    """Providers give a bucket for each day, empty ones too, a whole page of them if need be, and say null for what
+    does not apply: such a page of a cost report is no usage report."""
+    used = cost_row("100.000000", service_tier=None, context_window=None, inference_geo=None)
+    first = page(bucket(used), bucket(day=DAY + timedelta(days=1)), has_more=True)
+    last = page(bucket(day=DAY + timedelta(days=2)), bucket(day=DAY + timedelta(days=3)))
+    (statement,) = read_reports({"1.json": first, "2.json": last})
+    assert (statement.kind, statement.is_whole, len(statement.buckets)) == (Kind.COST, True, 4)
+    assert [len(each.rows) for each in statement.buckets] == [1, 0, 0, 0]
+    assert statement.buckets[0].rows[0].amount == Decimal(1)
+    both = read_reports({"1.json": first, "2.json": last, "3.json": page(bucket(used_row(OPUS, fresh=1)))})
+    assert {each.kind: len(each.buckets) for each in both} == {Kind.COST: 2, Kind.USAGE: 1}
+    (alone,) = read_reports({"2.json": last})
+    assert (alone.kind, alone.is_whole, len(alone.buckets)) == (Kind.USAGE, True, 2)
+
+
 def openai_page(*rows: Mapping[str, object]) -> str:
     start = int(DAY.timestamp())
     each = {"object": "bucket", "start_time": start, "end_time": start + 86_400, "results": list(rows)}

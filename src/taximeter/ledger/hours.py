@@ -165,13 +165,22 @@ def active_hours(asking: Asking, since: datetime, until: datetime) -> list[datet
     found: set[datetime] = set()
     for source, span in parts_of((since, until)):
         which = source.within(span)
-        question = f"SELECT {source.at} FROM {source.table} WHERE {which.text}"
         if source is OF_HOURS:
-            by_hour = asking.ask(f"{question} GROUP BY {source.at}", *which.values)
-            found.update(instant(hour) for (hour,) in by_hour)
-        elif asking.ask(f"{question} LIMIT 1", *which.values):
+            found.update(instant(hour) for (hour,) in asking.ask(_EACH_HOUR, *which.values, which.values[1]))
+        elif asking.ask(f"SELECT 1 FROM {source.table} WHERE {which.text} LIMIT 1", *which.values):
             found.add(hour_of(span[0]))
     return sorted(found)
+
+
+# From one hour to the next by their key: an hour has hundreds of rows, and months of them would be read for nothing.
+_EACH_HOUR = """
+WITH RECURSIVE found (hour) AS (
+    SELECT (SELECT hour FROM usage_by_hour WHERE hour >= ? AND hour < ? AND receipts > 0 ORDER BY hour LIMIT 1)
+    UNION ALL
+    SELECT (SELECT hour FROM usage_by_hour WHERE hour > found.hour AND hour < ? AND receipts > 0 ORDER BY hour LIMIT 1)
+    FROM found WHERE hour IS NOT NULL
+) SELECT hour FROM found WHERE hour IS NOT NULL
+"""
 
 
 _USAGE_KEYS = ("model", "served_by", "outcome")

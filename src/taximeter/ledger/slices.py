@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -416,14 +417,24 @@ class _Figures:
         return _dollars(numbers[self._at[dollars]], numbers[self._at[picodollars]])
 
 
+_NO_DOLLARS = rows.join_money(0)
+
+
 def _dollars(dollars: int, picodollars: int) -> Decimal:
+    if not dollars and not picodollars:
+        return _NO_DOLLARS
     return rows.join_money(dollars * PICODOLLARS_PER_DOLLAR + picodollars)
+
+
+@lru_cache(maxsize=1_024)  # by run or session there are ten thousands of these
+def _not_looked_at(of: int) -> Percentiles:
+    return Percentiles(of=of)
 
 
 def _percentiles(durations: list[int], of: int) -> Percentiles:
     """By nearest rank."""
     if not durations:
-        return Percentiles(of=of)
+        return _not_looked_at(of)
     durations.sort()
     n = len(durations)
 

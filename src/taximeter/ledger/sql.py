@@ -7,7 +7,7 @@ Owns: putting pieces together, and how an instant comes back. Refuses to know: t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import NamedTuple
 
 
@@ -34,4 +34,4 @@ def one_of(column: str, values: Sequence[object]) -> Condition:
 
 def instant(stored: str) -> datetime:
     """The aware instant that a column of times has (`rows.stored_instant`)."""
-    return datetime.fromisoformat(stored).replace(tzinfo=UTC)
+    return datetime.fromisoformat(f"{stored}+00:00")

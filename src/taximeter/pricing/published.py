@@ -17,7 +17,10 @@ from types import MappingProxyType
 from genai_prices.data_snapshot import get_snapshot
 from genai_prices.data_units import unit_data
 from genai_prices.types import (
+    ClauseEquals,
+    ClauseOr,
     ConditionalPrice,
+    MatchLogic,
     ModelInfo,
     ModelPrice,
     PriceVariant,
@@ -182,7 +185,48 @@ def _provider(name: str) -> Provider | None:
     return next((each for each in get_snapshot().providers if each.id == name), None)
 
 
+class _Catchwords:
+    """Which of a provider's models a name may be of, in the data's order: those that are called just so, and those that
+    say it in another way. Most say it by whole names, of which one provider may have a thousand."""
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+        self._by_name: dict[str, list[int]] = {}
+        self._others: list[int] = []
+        for place, info in enumerate(provider.models):
+            called = _whole_names(info.match)
+            if called is None:
+                self._others.append(place)
+            for name in called or ():
+                self._by_name.setdefault(name, []).append(place)
+
+    def find(self, model: str) -> ModelInfo | None:
+        """The first that has this name; None where that takes more than looking at names."""
+        places = sorted({*self._by_name.get(model.lower(), ()), *self._others})
+        models = self._provider.models
+        return next((models[place] for place in places if models[place].is_match(model)), None)
+
+
+def _whole_names(match: MatchLogic) -> set[str] | None:
+    """All names that match, None where they cannot be listed."""
+    if isinstance(match, ClauseEquals):
+        return {match.equals.lower()}
+    if not isinstance(match, ClauseOr):
+        return None
+    parts = [_whole_names(part) for part in match.or_]
+    return None if None in parts else {name for part in parts if part is not None for name in part}
+
+
+_catchwords: dict[int, tuple[Provider, _Catchwords]] = {}  # by `id`, which stays the provider's as long as it is kept
+
+
 def _listing(provider: Provider, model: str) -> Listing | None:
+    if id(provider) not in _catchwords:
+        _catchwords[id(provider)] = provider, _Catchwords(provider)
+    _, catchwords = _catchwords[id(provider)]
+    info = catchwords.find(model)
+    if info is not None:
+        return Listing(name=f"{provider.id}/{info.id}", info=info, own=True)
     info = provider.find_model(model, all_providers=get_snapshot().providers)
     if info is None:
         return None

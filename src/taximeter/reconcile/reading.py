@@ -92,10 +92,19 @@ def read_reports(texts: Mapping[str, str]) -> list[Statement]:
     Raises RequestError for a file that is none of them, naming it and what is wrong.
     """
     pages: dict[tuple[str, Kind], list[tuple[list[Bucket], bool]]] = {}
+    of_either: list[tuple[str, tuple[list[Bucket], bool]]] = []
     for name, text in texts.items():
         for page in _pages(name, text):
             provider, kind, buckets = _page(name, page)
-            pages.setdefault((provider, kind), []).append((buckets, page.get("has_more") is True))
+            read = buckets, page.get("has_more") is True
+            if kind is None:
+                of_either.append((provider, read))
+            else:
+                pages.setdefault((provider, kind), []).append(read)
+    for provider, read in of_either:
+        kinds = [kind for owner, kind in pages if owner == provider] or [Kind.USAGE]
+        for kind in kinds:  # of two reports it may be a page of either: then only that it is the last one is certain
+            pages.setdefault((provider, kind), []).append(read if len(kinds) == 1 else ([], read[1]))
     return [_statement(provider, kind, found) for (provider, kind), found in pages.items()]
 
 
@@ -150,7 +159,8 @@ def _pages(name: str, text: str) -> Iterator[Object]:
             yield cast(Object, page)
 
 
-def _page(name: str, page: Object) -> tuple[str, Kind, list[Bucket]]:
+def _page(name: str, page: Object) -> tuple[str, Kind | None, list[Bucket]]:
+    """Whose page it is, of what (None where nothing was used and nothing tells), and its buckets."""
     data = [_object(each) for each in cast("list[object]", page["data"])]
     is_openai = page.get("object") == "page" or any("start_time" in each for each in data)
     rows = [row for each in data for row in _rows(each)]
@@ -171,7 +181,8 @@ def _page(name: str, page: Object) -> tuple[str, Kind, list[Bucket]]:
         raise RequestError(f"{name}: {error}", hint="save what the provider's admin API answers, as it is") from error
     if any(bucket.start >= bucket.end for bucket in buckets):
         raise RequestError(f"{name}: a bucket ends before it begins")
-    return provider, Kind.COST if is_cost else Kind.USAGE, buckets
+    kind = Kind.COST if is_cost else Kind.USAGE
+    return provider, kind if rows else None, buckets
 
 
 def _rows(bucket: Object) -> list[Object]:

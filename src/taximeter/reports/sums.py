@@ -6,13 +6,13 @@ buckets. Refuses to know: what the rows are by.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from operator import attrgetter
 from types import MappingProxyType
-from typing import Final, Self
+from typing import Any, Final, Self, TypeVar, cast
 
 from taximeter.ledger import CostTotals, Percentiles, Slice
 from taximeter.records import Basis, Outcome, Phase, Usage, exact_sum, weakest
@@ -92,7 +92,7 @@ class Sums:
     @classmethod
     def of(cls, part: Slice) -> Self:
         """The sums of one slice."""
-        return cls(**{name: getattr(part, name) for name in cls.__slots__})
+        return cls(**dict(zip(cls.__slots__, _figures(part), strict=True)))
 
     @property
     def failures(self) -> int:
@@ -127,17 +127,20 @@ class Sums:
         return {group: exact_sum(parts) for group, parts in amounts.items()}
 
 
+_figures: Final = cast("Callable[[Slice], tuple[Any, ...]]", attrgetter(*Sums.__slots__))
+
+
 def added(sums: Iterable[Sums]) -> Sums:
     """The exact sum. Percentiles cannot be added, and are unknown."""
     parts = list(sums)
-    outcomes, phases_ns = Counter[Outcome](), Counter[Phase]()
-    tokens, unknown = Counter[str](), Counter[str]()
+    outcomes, phases_ns = dict[Outcome, int](), dict[Phase, int]()
+    tokens, unknown = dict[str, int](), dict[str, int]()
     money: dict[str, list[Decimal]] = {}
     for part in parts:
-        outcomes.update(part.outcomes)
-        phases_ns.update(part.phases_ns)
-        tokens.update(part.tokens)
-        unknown.update(part.unknown)
+        _count(outcomes, part.outcomes)
+        _count(phases_ns, part.phases_ns)
+        _count(tokens, part.tokens)
+        _count(unknown, part.unknown)
         for unit, amount in part.money.items():
             money.setdefault(unit, []).append(amount)
     usage_bases = [part.usage_basis for part in parts if part.usage_basis is not None]
@@ -147,7 +150,7 @@ def added(sums: Iterable[Sums]) -> Sums:
         receipts=sum(part.receipts for part in parts),
         outcomes=outcomes,
         tokens=tokens,
-        unknown=+unknown,
+        unknown={leaf: count for leaf, count in unknown.items() if count},
         cost=exact_sum(part.cost for part in parts),
         unpriced=sum(part.unpriced for part in parts),
         money={unit: exact_sum(amounts) for unit, amounts in money.items()},
@@ -165,3 +168,12 @@ def added(sums: Iterable[Sums]) -> Sums:
         reported=sum(part.reported for part in parts),
         off_scale=sum(part.off_scale for part in parts),
     )
+
+
+_Name = TypeVar("_Name", bound=str)
+
+
+def _count(counts: dict[_Name, int], more: Mapping[_Name, int]) -> None:
+    """Count these too; there are a few in each of ten thousands."""
+    for name, number in more.items():
+        counts[name] = counts.get(name, 0) + number

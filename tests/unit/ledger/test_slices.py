@@ -316,7 +316,8 @@ def test_no_report_scans_a_table(ledger: Ledger, path: Path, asked: list[tuple[s
             if "FROM task_rules" in statement:  # people's words are read whole: there are few
                 continue
             plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
-            assert not [step for step in plan if step.startswith("SCAN")], (statement, plan)
+            own = ("SCAN CONSTANT ROW", "SCAN found")  # what a question makes itself
+            assert not [step for step in plan if step.startswith("SCAN") and step not in own], (statement, plan)
             assert any(step.startswith("SEARCH") for step in plan), (statement, plan)
 
 

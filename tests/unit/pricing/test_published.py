@@ -5,6 +5,7 @@ from decimal import Decimal
 
 import genai_prices
 import pytest
+from genai_prices.data_snapshot import get_snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -156,3 +157,14 @@ def test_a_name_of_its_own_belongs_to_its_maker():
     assert [entry.name for entry in published.listings_by_name("gpt-4o")] == ["openai/gpt-4o"]
     assert len(published.listings_by_name("meta-llama/llama-3.1-8b-instruct")) > 1
     assert published.listings_by_name("no-such-model") == []
+
+
+def test_a_name_is_found_as_the_data_find_it() -> None:
+    """A model is looked up by its name where it has one; that is the model which trying all of them in turn finds."""
+    providers = get_snapshot().providers
+    for provider in providers:
+        for info in provider.models[::5]:
+            for name in (info.id, info.id.upper(), f"{info.id}-latest", f"{info.id}-20251211"):
+                found = published.listing(provider.id, name)
+                tried = provider.find_model(name, all_providers=providers)
+                assert (found and found.info) is tried, (provider.id, name)
