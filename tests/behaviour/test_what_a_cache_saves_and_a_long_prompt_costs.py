@@ -172,6 +172,14 @@ def test_decode_at_depth_says_what_looking_back_costs() -> None:
     assert [row[0] for row in shown.tables[0].rows][-1] == "4,104"
 
 
+def test_where_depth_cannot_be_told_from_chance_it_says_so() -> None:
+    """Each request is off by half of itself: what a token back costs is lost in that."""
+    sweep = swept(
+        Truth(step=10, per_depth=0.0001, spread=0.5).answer, plan=Plan(prompt_tokens=LENGTHS[:4], output_tokens=16)
+    )
+    assert shown_depth(sweep, findings(sweep)).says.startswith("Cannot tell whether depth slows it: a token takes")
+
+
 def test_every_study_knows_how_much_time_is_left() -> None:
     """Nothing before each kind of step was made once; from then on just what it takes, on a server that is always
     equally fast."""

@@ -16,11 +16,14 @@ from taximeter.measurement.pictures.page import Table
 from taximeter.measurement.results import DEFINITIONS
 from taximeter.measurement.sweep.cache_study import CacheStudy
 from taximeter.measurement.sweep.findings import NS_PER_S, SWEEP_DEFINITIONS, Findings, between, conclusions
+from taximeter.measurement.sweep.fit import Fit
 from taximeter.measurement.sweep.interference import PHASES, Interference
 from taximeter.measurement.sweep.shown import Shown, number_text, share_cell, time_text
 from taximeter.measurement.sweep.sweep import Sweep
 from taximeter.records import to_json
 
+_NOTHING, _SOMETHING = 0.01, 0.05
+"""A share of a step below the first is none; an interval from there to beyond the second tells nothing."""
 _CACHE_DEFINITIONS: Final = {
     "cold": "a prompt whose beginning the server has not seen",
     "warm": "a prompt with the beginning of the one right before it, and another end",
@@ -75,6 +78,17 @@ def shown_cache(study: CacheStudy) -> Shown:
     )
 
 
+def _depth_says(fit: Fit) -> str:
+    """What the curve says of its deepest point; that it cannot tell, where looking back may as well cost nothing."""
+    first, last = fit.points[0], fit.points[-1]
+    back = fit.share("e", ("d", "e"), last.tokens)
+    deep, shallow = (duration_text(round(fit.at(point.tokens).value)) for point in (last, first))
+    took = f"a token takes {deep} at depth {last.tokens:,.0f}, {shallow} at {first.tokens:,.0f}"
+    if back.low is None or (back.low < _NOTHING and (back.high or 0.0) > _SOMETHING):
+        return f"Cannot tell whether depth slows it: {took}, and looking back is {share_cell(back)} of a step there."
+    return f"A{took[1:]}: looking back is {share_cell(back)} of a step there."
+
+
 def shown_depth(sweep: Sweep, found: Findings) -> Shown:
     """How fast it writes, the deeper in the context."""
     fit = sweep.itl_fit
@@ -96,12 +110,7 @@ def shown_depth(sweep: Sweep, found: Findings) -> Shown:
         )
     says, pictures, facts = "Nothing can be said: too few lengths have a time per token.", (), {}
     if fit is not None and rows:
-        first, last = fit.points[0], fit.points[-1]
-        says = (
-            f"A token takes {duration_text(round(fit.at(last.tokens).value))} at depth {last.tokens:,.0f}, "
-            f"{duration_text(round(fit.at(first.tokens).value))} at {first.tokens:,.0f}: looking back is "
-            f"{share_cell(fit.share('e', ('d', 'e'), last.tokens))} of a step there."
-        )
+        says = _depth_says(fit)
         pictures = (_depth_chart(sweep, says.rstrip(".")),)
         facts = {
             "At depth 0": f"{time_text(fit['d'])} a token",
