@@ -106,6 +106,8 @@ class Client:
             await self._opener.open(site.place, connection, patience_s=patience_s)
         except Late as error:
             raise UpstreamError(f"{upstream.name} took no connection in {patience_s:g} s") from error
+        if not connection.is_open:  # closed as soon as it was there
+            raise Broken("it closed the connection")
         self._site_of[connection] = site
         return connection
 

@@ -264,8 +264,11 @@ class Connection(asyncio.Protocol):
         if len(body) <= _LONG_BODY_BYTES:
             transport.write(head + body)
         else:
+            loop = asyncio.get_running_loop()
+            began_s = loop.time()
             transport.write(head)
             await self._send(transport, body, answer, patience_s)
+            patience_s -= loop.time() - began_s
         await answer.begun(patience_s)
         return answer
 
