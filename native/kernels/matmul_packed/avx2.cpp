@@ -15,7 +15,7 @@ using namespace taximeter;
 
 #include "formats.inc"
 
-constexpr int64_t kRowsAtOnce = 1024;
+constexpr int64_t kRowsAtOnce = 128;
 
 inline __m256i load(const void* from) { return _mm256_loadu_si256(static_cast<const __m256i*>(from)); }
 inline __m256 load_halves(const uint8_t* from) {
@@ -71,27 +71,27 @@ struct Scales {
     __m256i sum[2][2];
 };
 
-// A sum of codes for each of eight rows, added as bytes first: none of the parts comes to more than a byte holds.
+// A sum of codes for each of eight rows. Short codes are added as bytes first: none of the parts comes to more than a byte holds.
 template <PackedFormat F>
 inline __m256i sum_of_codes(const uint8_t* group, int part, int half) {
-    __m256i sum = _mm256_setzero_si256();
-    for (int plane = 0; plane < Form<F>::planes; ++plane) {
-        __m256i bytes = _mm256_setzero_si256();
-        for (int quad = part * Form<F>::part_quads; quad < (part + 1) * Form<F>::part_quads; ++quad)
-            bytes = _mm256_add_epi8(bytes, Packed<F>{group}.codes(plane, quad, half));
-        const __m256i pairs = _mm256_maddubs_epi16(bytes, _mm256_set1_epi8(1));
-        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(plane ? 16 : 1)));
-    }
-    return sum;
+    const __m256i ones = _mm256_set1_epi8(1);
+    __m256i pairs = _mm256_setzero_si256(), bytes = pairs;
+    for (int quad = part * Form<F>::part_quads; quad < (part + 1) * Form<F>::part_quads; ++quad)
+        if constexpr (Form<F>::layout.bits == 8)
+            pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(load(group + 64 * quad + 32 * half), ones));
+        else
+            bytes = _mm256_add_epi8(bytes, Packed<F>{group}.codes(0, quad, half));
+    if constexpr (Form<F>::layout.bits != 8) pairs = _mm256_maddubs_epi16(bytes, ones);
+    return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 
-template <PackedFormat F>
-inline Scales scales(const uint8_t* block, int group, const uint8_t* codes) {
+template <PackedFormat F, bool Z>
+[[gnu::always_inline]] inline Scales scales(const uint8_t* block, int group, const uint8_t* codes) {
     constexpr float offset = Form<F>::layout.offset;
     Scales to;
     for (int half = 0; half < 2; ++half) {
-        for (int part = 0; part < Form<F>::parts; ++part)
-            to.sum[part][half] = codes != nullptr ? sum_of_codes<F>(codes, part, half) : _mm256_setzero_si256();
+        if constexpr (Z)
+            for (int part = 0; part < Form<F>::parts; ++part) to.sum[part][half] = sum_of_codes<F>(codes, part, half);
         const __m256 d = load_halves(block + 16 * half);
         if constexpr (F == kPackedQ6_K) {
             for (int part = 0; part < 2; ++part) {
@@ -120,70 +120,81 @@ struct Rows {
     const float* s;
     int64_t q_stride, d_stride, s_stride;
 
-    template <PackedFormat F>
+    template <PackedFormat F, bool Z>
     static Rows of(const PreparedRows* x, int64_t row, int64_t group) {
         const int64_t groups = x->k / kGroup, parts = Form<F>::parts, at = row * groups + group;
-        return {x->q + at * kGroup, x->d + at, x->z == nullptr ? nullptr : x->z + at, (parts == 2 ? x->s_half : x->s) + at * parts, x->k, groups, groups * parts};
+        return {x->q + at * kGroup, x->d + at, Z ? x->z + at : nullptr, (parts == 2 ? x->s_half : x->s) + at * parts, x->k,
+                groups, groups * parts};
     }
 };
 
-// One quad of R rows, for H halves of a tile.
-template <PackedFormat F, int R, int H, typename Source>
-[[gnu::always_inline]] inline void add_quad(const Source& source, int quad, int first, const Rows& x, __m256i (&shorts)[Form<F>::planes][R][H]) {
-    constexpr int planes = Form<F>::planes;
-    __m256i codes[planes][H];
-    for (int plane = 0; plane < planes; ++plane)
-        for (int h = 0; h < H; ++h) codes[plane][h] = source.codes(plane, quad, first + h);
+// A sum stays in its register and is added to one product at a time: left alone, GCC makes a tree of eight products and spills
+// most of it.
+[[gnu::always_inline]] inline void keep(__m256i& sum) { __asm__("" : "+x"(sum)); }
+// What is read from here on is read again, not kept from before: there are not enough registers for that.
+[[gnu::always_inline]] inline void forget(const int8_t*& from) { __asm__("" : "+r"(from)); }
+
+// One quad of R rows in P planes, from the first one of these on; the first quad begins the sums.
+template <int P, int R, typename Source>
+[[gnu::always_inline]] inline void add_quad(const Source& source, int first_plane, int quad, bool begins,
+                                            const int8_t* rows, int64_t stride, __m256i (&shorts)[P][R][2]) {
+    __m256i codes[P][2];
+    for (int plane = 0; plane < P; ++plane)
+        for (int half = 0; half < 2; ++half) codes[plane][half] = source.codes(first_plane + plane, quad, half);
     for (int r = 0; r < R; ++r) {
         int32_t four;
-        memcpy(&four, x.q + r * x.q_stride + 4 * quad, sizeof four);
+        memcpy(&four, rows + r * stride + 4 * quad, sizeof four);
         const __m256i q = _mm256_set1_epi32(four);
-        for (int plane = 0; plane < planes; ++plane)
-            for (int h = 0; h < H; ++h)
-                shorts[plane][r][h] = _mm256_add_epi16(shorts[plane][r][h], _mm256_maddubs_epi16(codes[plane][h], q));
+        for (int plane = 0; plane < P; ++plane)
+            for (int half = 0; half < 2; ++half) {
+                const __m256i product = _mm256_maddubs_epi16(codes[plane][half], q);
+                __m256i& sum = shorts[plane][r][half];
+                sum = begins ? product : _mm256_add_epi16(sum, product);
+                keep(sum);
+            }
     }
 }
 
-// One group of one tile for R rows, H halves of the tile at a time.
-template <PackedFormat F, int R, typename Source>
+// One group of one tile for R rows. Z: whether rows have zeros.
+template <PackedFormat F, int R, bool Z, typename Source>
 [[gnu::always_inline]] inline void add_group(const Source& source, const Scales& w, const Rows& x, __m256 (&acc)[R][2]) {
     constexpr int bits = Form<F>::layout.bits, planes = Form<F>::planes, quads = Form<F>::part_quads;
-    constexpr int together = bits == 6 ? 2 : bits == 5 ? 4 : 8;  // quads that 16 bits hold
-    constexpr int H = planes * R * 2 <= 8 ? 2 : 1;
-    for (int first = 0; first < 2; first += H) {
-        for (int part = 0; part < Form<F>::parts; ++part) {
-            __m256i sums[R][H];
-            for (int r = 0; r < R; ++r)
-                for (int h = 0; h < H; ++h) sums[r][h] = _mm256_setzero_si256();
-#pragma GCC unroll 1
-            for (int begin = part * quads; begin < (part + 1) * quads; begin += together) {
-                __m256i shorts[planes][R][H];  // set one by one: an array cleared as a whole stays in memory
-                for (int plane = 0; plane < planes; ++plane)
+    constexpr int together = bits == 6 ? 2 : bits == 5 ? 4 : quads;  // quads that 16 bits hold
+    constexpr int P = planes * R <= 4 ? planes : 1;                  // planes whose sums the registers hold
+#pragma GCC unroll 2
+    for (int part = 0; part < Form<F>::parts; ++part) {
+        __m256i sums[R][2];
+#pragma GCC unroll 4
+        for (int begin = part * quads; begin < (part + 1) * quads; begin += together)
+#pragma GCC unroll 2
+            for (int first_plane = 0; first_plane < planes; first_plane += P) {
+                const bool begins = begin == part * quads && first_plane == 0;
+                const int8_t* q = x.q;
+                if (!begins) forget(q);
+                __m256i shorts[P][R][2];
+#pragma GCC unroll 8
+                for (int quad = begin; quad < begin + together; ++quad)
+                    add_quad<P, R>(source, first_plane, quad, quad == begin, q, x.q_stride, shorts);
+                for (int plane = 0; plane < P; ++plane)
                     for (int r = 0; r < R; ++r)
-                        for (int h = 0; h < H; ++h) shorts[plane][r][h] = _mm256_setzero_si256();
-                // Unrolled by hand and no further: GCC would turn the longer sum into a tree, and spill most of it.
-#pragma GCC unroll 1
-                for (int quad = begin; quad < begin + together; quad += 2) {
-                    add_quad<F, R>(source, quad, first, x, shorts);
-                    add_quad<F, R>(source, quad + 1, first, x, shorts);
-                }
-                for (int plane = 0; plane < planes; ++plane)
-                    for (int r = 0; r < R; ++r)
-                        for (int h = 0; h < H; ++h)
-                            sums[r][h] = _mm256_add_epi32(
-                                sums[r][h], _mm256_madd_epi16(shorts[plane][r][h], _mm256_set1_epi16(plane ? 16 : 1)));
+                        for (int half = 0; half < 2; ++half) {
+                            const __m256i weight = _mm256_set1_epi16(first_plane + plane ? 16 : 1);
+                            const __m256i some = _mm256_madd_epi16(shorts[plane][r][half], weight);
+                            sums[r][half] = begins && plane == 0 ? some : _mm256_add_epi32(sums[r][half], some);
+                        }
             }
-            for (int r = 0; r < R; ++r) {
-                const __m256 d = _mm256_set1_ps(x.d[r * x.d_stride]), s = _mm256_set1_ps(x.s[r * x.s_stride + part]);
-                const __m256i z = _mm256_set1_epi32(x.z == nullptr ? 0 : x.z[r * x.d_stride]);
-                for (int h = 0; h < H; ++h) {
-                    __m256& sum = acc[r][first + h];
-                    // A sum of codes is below 2¹³: of its 16 bit halves the upper one is zero.
-                    const __m256i whole = _mm256_add_epi32(sums[r][h], _mm256_madd_epi16(w.sum[part][first + h], z));
-                    const __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(whole), w.scale[part][first + h]);
-                    sum = _mm256_fmadd_ps(scaled, d, sum);
-                    sum = _mm256_fmadd_ps(w.minimum[part][first + h], s, sum);
+        for (int r = 0; r < R; ++r) {
+            const __m256 d = _mm256_set1_ps(x.d[r * x.d_stride]), s = _mm256_set1_ps(x.s[r * x.s_stride + part]);
+            for (int half = 0; half < 2; ++half) {
+                __m256& sum = acc[r][half];
+                __m256i whole = sums[r][half];
+                if constexpr (Z) {  // a sum of codes is below 2¹³: of its 16 bit halves the upper one is zero
+                    const __m256i z = _mm256_set1_epi32(x.z[r * x.d_stride]);
+                    whole = _mm256_add_epi32(whole, _mm256_madd_epi16(w.sum[part][half], z));
                 }
+                const __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(whole), w.scale[part][half]);
+                sum = _mm256_fmadd_ps(scaled, d, sum);
+                sum = _mm256_fmadd_ps(w.minimum[part][half], s, sum);
             }
         }
     }
@@ -208,7 +219,7 @@ inline void ask_for(const uint8_t* from, int bytes) {
     for (int i = 0; i < bytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(from + i), _MM_HINT_T0);
 }
 
-template <PackedFormat F, int R>
+template <PackedFormat F, int R, bool Z>
 inline void few_rows(const PackedMatrix* w, const PreparedRows* x, int64_t row, int64_t tile_begin, int64_t tile_end, float* y,
                      int64_t y_stride) {
     constexpr int block_groups = Form<F>::block_groups;
@@ -222,7 +233,8 @@ inline void few_rows(const PackedMatrix* w, const PreparedRows* x, int64_t row, 
             ask_for(block_scales + kScalesAhead, Form<F>::layout.scale_bytes);
             for (int g = 0; g < block_groups; ++g, codes += Form<F>::code_bytes) {
                 ask_for(codes + kCodesAhead, Form<F>::code_bytes);
-                add_group<F, R>(Packed<F>{codes}, scales<F>(block_scales, g, x->z != nullptr ? codes : nullptr), Rows::of<F>(x, row, block * block_groups + g), acc);
+                add_group<F, R, Z>(Packed<F>{codes}, scales<F, Z>(block_scales, g, codes),
+                                   Rows::of<F, Z>(x, row, block * block_groups + g), acc);
             }
         }
         for (int r = 0; r < R; ++r) put(acc[r], y + (row + r) * y_stride + tile * kTileRows, columns_of(w, tile));
@@ -237,8 +249,8 @@ struct Working {
 };
 static_assert(sizeof(Working) <= kMatmulPackedScratchBytes);
 
-template <PackedFormat F>
-inline void widen(const PackedMatrix* w, const uint8_t* tile, int64_t group, int count, bool zeros, Working& to) {
+template <PackedFormat F, bool Z>
+inline void widen(const PackedMatrix* w, const uint8_t* tile, int64_t group, int count, Working& to) {
     for (int i = 0; i < count; ++i) {
         const Packed<F> source{tile + (group + i) * Form<F>::code_bytes};
         for (int plane = 0; plane < Form<F>::planes; ++plane)
@@ -247,52 +259,58 @@ inline void widen(const PackedMatrix* w, const uint8_t* tile, int64_t group, int
                     _mm256_store_si256(reinterpret_cast<__m256i*>(to.codes[i] + 64 * (8 * plane + quad) + 32 * half),
                                        source.codes(plane, quad, half));
         constexpr int block_groups = Form<F>::block_groups;
-        to.scales[i] =
-            scales<F>(scales_of<F>(w, tile, (group + i) / block_groups), static_cast<int>((group + i) % block_groups),
-                      zeros ? source.group : nullptr);
+        to.scales[i] = scales<F, Z>(scales_of<F>(w, tile, (group + i) / block_groups),
+                                    static_cast<int>((group + i) % block_groups), source.group);
     }
 }
 
-template <PackedFormat F, int R>
+template <PackedFormat F, int R, bool Z>
 inline void add_groups(const Working& w, const PreparedRows* x, int64_t row, int64_t group, int count,
                        float (*sums)[kTileRows]) {
     __m256 acc[R][2];
     for (int r = 0; r < R; ++r)
         for (int half = 0; half < 2; ++half) acc[r][half] = _mm256_load_ps(sums[r] + 8 * half);
-    for (int i = 0; i < count; ++i) add_group<F, R>(Wide{w.codes[i]}, w.scales[i], Rows::of<F>(x, row, group + i), acc);
+    for (int i = 0; i < count; ++i) add_group<F, R, Z>(Wide{w.codes[i]}, w.scales[i], Rows::of<F, Z>(x, row, group + i), acc);
     for (int r = 0; r < R; ++r)
         for (int half = 0; half < 2; ++half) _mm256_store_ps(sums[r] + 8 * half, acc[r][half]);
 }
 
-template <PackedFormat F>
+template <PackedFormat F, bool Z>
 inline void many_rows(const PackedMatrix* w, const PreparedRows* x, int64_t row, int64_t rows, int64_t tile, float* y,
                       int64_t y_stride, Working& work) {
     memset(work.acc, 0, static_cast<size_t>(rows) * sizeof work.acc[0]);
     for (int64_t group = 0; group < w->k / kGroup; group += kSuperBlockGroups) {
         const int count = static_cast<int>(smaller(kSuperBlockGroups, w->k / kGroup - group));
-        widen<F>(w, tile_of(w, tile), group, count, x->z != nullptr, work);
+        widen<F, Z>(w, tile_of(w, tile), group, count, work);
         int64_t r = 0;
-        for (; r + 4 <= rows; r += 4) add_groups<F, 4>(work, x, row + r, group, count, work.acc + r);
-        for (; r < rows; ++r) add_groups<F, 1>(work, x, row + r, group, count, work.acc + r);
+        for (; r + 4 <= rows; r += 4) add_groups<F, 4, Z>(work, x, row + r, group, count, work.acc + r);
+        for (; r < rows; ++r) add_groups<F, 1, Z>(work, x, row + r, group, count, work.acc + r);
     }
     for (int64_t r = 0; r < rows; ++r)
         memcpy(y + (row + r) * y_stride + tile * kTileRows, work.acc[r],
                static_cast<size_t>(columns_of(w, tile)) * sizeof(float));
 }
 
-template <PackedFormat F>
-void multiply_codes(const PackedMatrix* w, const PreparedRows* x, int64_t row_begin, int64_t row_end, int64_t tile_begin,
-                    int64_t tile_end, float* y, int64_t y_stride, Working& work) {
+template <PackedFormat F, bool Z>
+void multiply_rows(const PackedMatrix* w, const PreparedRows* x, int64_t row_begin, int64_t row_end, int64_t tile_begin,
+                   int64_t tile_end, float* y, int64_t y_stride, Working& work) {
     switch (row_end - row_begin) {
         case 0: return;
-        case 1: return few_rows<F, 1>(w, x, row_begin, tile_begin, tile_end, y, y_stride);
-        case 2: return few_rows<F, 2>(w, x, row_begin, tile_begin, tile_end, y, y_stride);
-        case 3: return few_rows<F, 3>(w, x, row_begin, tile_begin, tile_end, y, y_stride);
-        case 4: return few_rows<F, 4>(w, x, row_begin, tile_begin, tile_end, y, y_stride);
+        case 1: return few_rows<F, 1, Z>(w, x, row_begin, tile_begin, tile_end, y, y_stride);
+        case 2: return few_rows<F, 2, Z>(w, x, row_begin, tile_begin, tile_end, y, y_stride);
+        case 3: return few_rows<F, 3, Z>(w, x, row_begin, tile_begin, tile_end, y, y_stride);
+        case 4: return few_rows<F, 4, Z>(w, x, row_begin, tile_begin, tile_end, y, y_stride);
     }
     for (int64_t row = row_begin; row < row_end; row += kRowsAtOnce)
         for (int64_t tile = tile_begin; tile < tile_end; ++tile)
-            many_rows<F>(w, x, row, smaller(kRowsAtOnce, row_end - row), tile, y, y_stride, work);
+            many_rows<F, Z>(w, x, row, smaller(kRowsAtOnce, row_end - row), tile, y, y_stride, work);
+}
+
+template <PackedFormat F>
+void multiply_codes(const PackedMatrix* w, const PreparedRows* x, int64_t row_begin, int64_t row_end, int64_t tile_begin,
+                    int64_t tile_end, float* y, int64_t y_stride, Working& work) {
+    const auto rows = x->z != nullptr ? multiply_rows<F, true> : multiply_rows<F, false>;
+    rows(w, x, row_begin, row_end, tile_begin, tile_end, y, y_stride, work);
 }
 
 // Feature i of eight rows of a float format.
