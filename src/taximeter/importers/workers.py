@@ -22,6 +22,7 @@ from typing import cast
 
 import msgspec
 
+from taximeter.errors import CapacityError
 from taximeter.importers.alike import Alike, sorted_out
 from taximeter.importers.files import FileState, digest, reading_offset, why
 from taximeter.importers.logged import LogFile, LoggedCall
@@ -113,11 +114,16 @@ def reading(tasks: Sequence[Task], *, processes: int) -> Generator[Iterator[tupl
     try:
         for number in range(min(processes, len(tasks))):
             ours, theirs = context.Pipe(duplex=False)
-            child = context.Process(target=_work, args=(theirs, tasks[number::processes]), daemon=True)
+            their_tasks, our_tasks = context.Pipe(duplex=False)
+            child = context.Process(target=_work, args=(theirs, their_tasks), daemon=True)
             child.start()
             theirs.close()
+            their_tasks.close()
             children.append(child)
             readers.append(_Inbox(ours))
+            # Not with what starts it: to that one would wait for ever if the process ended before it took all of it.
+            with our_tasks, suppress(OSError):  # the inbox says so
+                our_tasks.send_bytes(pickle.dumps(tasks[number::processes], pickle.HIGHEST_PROTOCOL))
         yield _merged(tasks, readers)
     finally:
         for child in children:
@@ -141,11 +147,15 @@ class _Inbox:
         self._thread.start()
 
     def take(self) -> bytes:
-        """The next message. Raises EOFError where none will come."""
+        """The next message. Raises CapacityError where none will come."""
         with self._changed:
             self._changed.wait_for(lambda: self._messages or self._is_over)
             if not self._messages:
-                raise EOFError("a process that read logs has ended before it was done")
+                raise CapacityError(
+                    "a process that read logs was ended before it was done",
+                    retry_after_s=0,
+                    hint="import again: what was appended stays, and is not read twice",
+                )
             message = self._messages.popleft()
             self._size -= len(message)
             self._changed.notify()
@@ -186,13 +196,13 @@ def _merged(tasks: Sequence[Task], readers: Sequence[_Inbox]) -> Iterator[tuple[
                 break
 
 
-def _work(out: Connection, tasks: Sequence[Task]) -> None:
+def _work(out: Connection, their_tasks: Connection) -> None:
     """What a process beside does. It has no thread to hand over: that would take turns with who reads, and both twice
     the time."""
     gc.disable()  # nothing here refers to itself
     _make_room(out)
-    with suppress(KeyboardInterrupt, BrokenPipeError):  # or nobody takes them any more
-        for task in tasks:
+    with suppress(KeyboardInterrupt, EOFError, BrokenPipeError):  # or nobody takes them any more
+        for task in cast("Sequence[Task]", pickle.loads(their_tasks.recv_bytes())):  # noqa: S301 - as in `_merged`
             for piece in read_pieces(task):
                 out.send_bytes(pickle.dumps(piece, pickle.HIGHEST_PROTOCOL))
 

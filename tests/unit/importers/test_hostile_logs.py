@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from taximeter.errors import RequestError
-from taximeter.importers import lines
+from taximeter.errors import CapacityError, RequestError
+from taximeter.importers import lines, workers
 from tests.unit.importers.logs import NOW, Desk, transcript_line
 
 WHOLE = transcript_line("m1", out=10)
@@ -223,3 +223,21 @@ def test_processes_beside_this_one_read_the_same(desk: Desk, monkeypatch: pytest
         "s0": 10,
         **{f"s{file}": 5 for file in range(1, 6)},
     }
+
+
+def _ends_at_once(out: object, their_tasks: object) -> None:
+    os._exit(1)
+
+
+def test_a_reader_that_is_killed_ends_the_import_and_the_next_one_is_whole(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for what will not come, however much there was to tell it."""
+    for file in range(200):
+        desk.write(f"{file}{'x' * 150}.jsonl", transcript_line(f"m{file}", out=10, request=f"r{file}"))
+    with monkeypatch.context() as patch:
+        patch.setattr("taximeter.importers.importing._WORTH_PROCESSES_BYTES", 0)
+        patch.setattr(workers, "_work", _ends_at_once)
+        with pytest.raises(CapacityError, match="import again"):
+            desk.run(processes=1)
+    assert desk.run().total.calls == 200
