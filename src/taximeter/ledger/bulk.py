@@ -116,9 +116,10 @@ def append_many(
 
 def _leave_to_the_gateway(session: Session, calls: list[Calls], others: list[Receipt], appended: Appended) -> None:
     """Take out of both what has its receipt already, for it came through the gateway."""
-    told: dict[str, str] = {}
+    named: dict[str | None, str] = {}
     for some in calls:
-        told.update((name, at) for name, at in zip(some.upstream_request_ids, some.received_at, strict=True) if name)
+        named.update(zip(some.upstream_request_ids, some.received_at, strict=True))
+    told = {name: at for name, at in named.items() if name}
     logged = [(each, each.upstream_request_id) for each in others if each.source is not None]
     told.update((name, rows.stored_instant(each.request.received_at)) for each, name in logged if name)
     there = same_calls.through_gateway(session, told.items()) if told else set[str]()

@@ -29,6 +29,7 @@ _SOON = timedelta(minutes=1)
 """The same, for a call whose receipt is being written: it is looked for among all that were closed then."""
 
 _OUR_NAME = re.compile(r"req_[0-9a-hjkmnp-tv-z]{22}")  # see `records.new_id`
+_OUR_LENGTH = len("req_") + 22
 
 
 def through_gateway(session: Session, calls: Iterable[Told]) -> set[str]:
@@ -37,7 +38,7 @@ def through_gateway(session: Session, calls: Iterable[Told]) -> set[str]:
     found: set[str] = set()
     if session.ask("SELECT 1 FROM receipts WHERE upstream_request_id IS NOT NULL AND source IS NULL LIMIT 1"):
         found |= _of_one_time(session, "upstream_request_id", "upstream_request_id IS NOT NULL", told, list(told))
-    ours = [name for name in told if _OUR_NAME.fullmatch(name)]
+    ours = [name for name in told if len(name) == _OUR_LENGTH and _OUR_NAME.fullmatch(name)]
     for chained in ("supersedes IS NULL", "supersedes IS NOT NULL"):  # each has its index
         found |= _of_one_time(session, "request_id", chained, told, ours)
     return found
