@@ -60,8 +60,13 @@ def server() -> Iterator[_Server]:
     running.server_close()
 
 
-@pytest.mark.parametrize("command", ["load", "sweep", "compare"])
-def test_ctrl_c_before_anything_counts(command: str, server: _Server, taximeter_home: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "how"),
+    [("load", signal.SIGINT), ("sweep", signal.SIGINT), ("sweep", signal.SIGTERM), ("compare", signal.SIGINT)],
+)
+def test_ctrl_c_before_anything_counts(
+    command: str, how: signal.Signals, server: _Server, taximeter_home: Path, tmp_path: Path
+) -> None:
     address = f"http://127.0.0.1:{server.server_address[1]}"
     files = [f"--{kind}={tmp_path / kind}" for kind in ("out", "html", "csv")]
     servers = [address] * (2 if command == "compare" else 1)
@@ -72,7 +77,7 @@ def test_ctrl_c_before_anything_counts(command: str, server: _Server, taximeter_
         text=True,
     )
     assert server.is_asked.wait(120)
-    running.send_signal(signal.SIGINT)
+    running.send_signal(how)
     said, told = running.communicate(timeout=120)
     assert running.returncode == 130
     assert said == ""

@@ -10,6 +10,8 @@ import asyncio
 import contextlib
 import os
 import secrets
+import signal
+import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -137,7 +139,8 @@ async def bench(
 @contextlib.contextmanager
 def nothing_counted_yet(ledger: Ledger, run: str) -> Generator[None]:
     """Ctrl-C before anything counts leaves here: it says that nothing was measured, and what was sent all the same.
-    Raises typer.Exit."""
+    SIGTERM is a Ctrl-C meanwhile. Raises typer.Exit."""
+    usual = signal.signal(signal.SIGTERM, _as_ctrl_c) if _is_main_thread() else None
     try:
         yield
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -147,6 +150,18 @@ def nothing_counted_yet(ledger: Ledger, run: str) -> Generator[None]:
         says = f"interrupted before anything was measured; {told if sent else 'no request was sent'}"
         err().print(says, style="yellow", soft_wrap=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
+    finally:
+        if usual is not None:
+            signal.signal(signal.SIGTERM, usual)
+
+
+def _as_ctrl_c(_number: int, _frame: object) -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def _is_main_thread() -> bool:
+    """Only that one may say what becomes of signals."""
+    return threading.current_thread() is threading.main_thread()
 
 
 def new_run(kind: str) -> str:
