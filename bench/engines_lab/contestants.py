@@ -244,7 +244,7 @@ class VLLM:
             "LD_PRELOAD": self._preload,
             "HF_HUB_OFFLINE": "1",
             "VLLM_TARGET_DEVICE": "cpu",  # it looks for the word in its version, which a renamed package lacks
-            "VLLM_USE_AOT_COMPILE": "0",  # what that form keeps cannot be loaded again, and each start compiled for minutes
+            "VLLM_USE_AOT_COMPILE": "0",  # that form cannot be loaded again, and each start compiled
             "VLLM_CPU_KVCACHE_SPACE": "1",  # GB, the least it takes
             "VLLM_CPU_OMP_THREADS_BIND": f"0-{self.places.threads - 1}",
         }
