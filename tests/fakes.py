@@ -260,7 +260,8 @@ def _parts(content: str | tuple[str | Image, ...]) -> tuple[str | Image, ...]:
 
 
 class MemoryLedger:
-    """Keeps receipts in a list. `broken` makes every write fail; `stuck` leaves writes unanswered until `answer`."""
+    """Keeps receipts in a list. `broken` makes every write fail; `stuck` leaves writes unanswered until `answer`,
+    `stuck_receipts` those of receipts."""
 
     def __init__(self) -> None:
         self.expected: list[Request] = []
@@ -270,6 +271,7 @@ class MemoryLedger:
         self.away: str | None = None
         self.lost_before: int | None = 0
         self.stuck = False
+        self.stuck_receipts = False
         self.closed = False
         self.accepted = 0
         self.lost = 0
@@ -280,20 +282,20 @@ class MemoryLedger:
         self.expected.append(request)
 
     def begin(self, request: Request, receipt_id: str, *, journaled: bool) -> Future[None]:
-        return self._write(lambda: self.begun.append(request))
+        return self._write(lambda: self.begun.append(request), is_stuck=self.stuck)
 
     def append(self, receipt: Receipt, *, journaled: bool) -> Future[None]:
         self.accepted += 1
         self.lost += self.broken is not None
-        return self._write(lambda: self.kept.append(receipt))
+        return self._write(lambda: self.kept.append(receipt), is_stuck=self.stuck or self.stuck_receipts)
 
     def counts(self) -> LedgerCounts:
         return LedgerCounts(accepted=self.accepted, written=len(self.kept), lost=self.lost)
 
-    def _write(self, write: Callable[[], None]) -> Future[None]:
+    def _write(self, write: Callable[[], None], *, is_stuck: bool) -> Future[None]:
         future: Future[None] = Future()
         with self._changed:
-            if self.stuck:
+            if is_stuck:
                 self._unanswered.append((write, future))
             elif self.broken is not None:
                 future.set_exception(self.broken)

@@ -15,8 +15,8 @@ from taximeter.records import Outcome
 from taximeter.upstreams.secrets import Secret
 from tests.fakes import WAIT_S, MemoryLedger
 from tests.gateway_harness import CHAT, Caller, app_of, listening
-from tests.passing import CHAT_USAGE, asking
-from tests.upstream_harness import ScriptedUpstream, Steps, an_upstream, chunked, head, passing_house, whole
+from tests.passing import CHAT_STREAM, CHAT_USAGE, asking
+from tests.upstream_harness import ScriptedUpstream, Steps, an_upstream, chunked, head, passing_house, streamed, whole
 from tests.wire import chat
 
 ANSWER = json.dumps(chat(CHAT_USAGE)).encode()
@@ -31,21 +31,17 @@ ANSWERS: dict[str, Steps] = {
 
 @asynccontextmanager
 async def asked(steps: Steps) -> AsyncGenerator[tuple[Caller, MemoryLedger]]:
-    """Somebody who has asked, and a ledger that is stuck as soon as the upstream has been asked."""
-    with ScriptedUpstream(lambda _: _stick(ledger, steps)).listening() as up:
+    """Somebody who has asked, and a ledger that answers for no receipt."""
+    with ScriptedUpstream(steps).listening() as up:
         house, ledger = passing_house(an_upstream(up.url, key=Secret(KEY, "env:K")))
+        ledger.stuck_receipts = True
         caller = Caller(app_of(house), CHAT, asking())
         calling = asyncio.create_task(caller.call())
         yield caller, ledger
         await asyncio.to_thread(ledger.answer)
         await calling
-        ledger.stuck = False
+        ledger.stuck_receipts = False
         await house.aclose()
-
-
-def _stick(ledger: MemoryLedger, steps: Steps) -> Steps:
-    ledger.stuck = True
-    return steps
 
 
 @pytest.mark.parametrize("way", ANSWERS)
@@ -124,19 +120,35 @@ async def test_who_leaves_at_the_first_byte_leaves_too_late() -> None:
     assert (receipt.outcome, receipt.usage.output_tokens) == (Outcome.COMPLETED, 5)
 
 
-async def test_nothing_is_seen_of_what_a_killed_process_would_forget() -> None:
+async def test_nothing_is_seen_of_a_stream_that_a_killed_process_would_forget() -> None:
     """The note that the request began is not written: not even the head is shown."""
+    with ScriptedUpstream(streamed(*CHAT_STREAM)).listening() as up:
+        house, ledger = passing_house(an_upstream(up.url))
+        ledger.stuck = True
+        caller = Caller(app_of(house), CHAT, asking(stream=True))
+        calling = asyncio.create_task(caller.call())
+        await asyncio.to_thread(ledger.wait_until_asked)
+        assert caller.reply.status == 0
+        await asyncio.to_thread(ledger.answer)  # the note
+        await asyncio.to_thread(ledger.wait_until_asked)
+        assert caller.reply.status == 200
+        await asyncio.to_thread(ledger.answer)  # the receipt
+        await calling
+        await house.aclose()
+    assert (len(ledger.begun), len(ledger.kept)) == (1, 1)
+
+
+async def test_a_body_that_comes_at_once_is_shown_before_its_note() -> None:
+    """The ledger expects the request by then, so that a killed process would not be silent on it; then the note."""
     with ScriptedUpstream(whole(ANSWER)).listening() as up:
         house, ledger = passing_house(an_upstream(up.url))
         ledger.stuck = True
         caller = Caller(app_of(house), CHAT, asking())
         calling = asyncio.create_task(caller.call())
-        await asyncio.to_thread(up.wait_for_connections, 1)
-        await asyncio.to_thread(ledger.wait_until_asked)
-        assert caller.reply.status == 0
-        await asyncio.to_thread(ledger.answer)  # the note
         await caller.until(ANSWER[:-1])
-        assert not caller.reply.is_ended
+        assert len(ledger.expected) == 1
+        assert not ledger.kept
+        await asyncio.to_thread(ledger.answer)  # the note
         await asyncio.to_thread(ledger.answer)  # the receipt
         await calling
         await house.aclose()

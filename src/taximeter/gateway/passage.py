@@ -41,6 +41,9 @@ _MOST_UNREAD_BYTES: Final = 8 * 1024 * 1024  # of a stream whose client is slow;
 _TOKENS, _ANSWER, _ERROR = Seen.TOKENS.value, Seen.ANSWER.value, Seen.ERROR.value
 _END, _USAGE_ONLY = Seen.END.value, Seen.USAGE_ONLY.value
 _BODILESS: Final = frozenset({204, 304})
+# A note takes as long as asking does, so it is written while the upstream is at work; an answer that is there sooner
+# goes first. Until then the ledger expects the request: of a process that was killed it would be counted as lost.
+_NOTE_AFTER_S: Final = 0.003
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,7 @@ class Passage:
         self._watch = Stopwatch(request.received_ns)
         relay.expect(request)
         self._is_noted = False
+        self._noting: asyncio.TimerHandle | None = None
         self._begun: Future[None] | None = None  # the note that it began, where there is one
         self._trail = Trail()
         self._incoming: Incoming | None = None
@@ -195,8 +199,7 @@ class Passage:
 
     async def _to_the_end(self) -> None:
         self._is_under_way = True
-        # The note is written while the upstream reads what it was sent: it takes as long as asking.
-        asyncio.get_running_loop().call_soon(self._note)
+        self._noting = asyncio.get_running_loop().call_later(_NOTE_AFTER_S, self._note)
         try:
             end = await self._to_an_end()
             self._may_stop = False
@@ -216,9 +219,11 @@ class Passage:
             self._give(None)
 
     def _note(self) -> None:
-        """Have the ledger note that it began: at the latest before anybody sees anything of it."""
+        """Have the ledger note that it began: at the latest before anybody sees anything of a stream."""
         if not self._is_noted:
             self._is_noted = True
+            if self._noting is not None:
+                self._noting.cancel()
             self._begun = self._relay.begin(self.request, self.receipt_id)
 
     async def _to_an_end(self) -> _End:
@@ -248,7 +253,6 @@ class Passage:
             is_answered = self._incoming is not None
             for phase, at_ns in phases_of(self._trail.tries, self.request.received_ns, is_answered=is_answered):
                 self._watch.enter(phase, at_ns)
-        self._note()
         self._note_arrival(incoming.begun)
         media_type = (incoming.header("content-type") or "").partition(";")[0].strip().lower()
         if incoming.packed_as is not None:
@@ -261,6 +265,7 @@ class Passage:
         tap = self._tap = self._make_tap(True)
         framer = Framer()
         self._head = Head(incoming.status, incoming.headers)
+        self._note()
         if self._begun is None:
             self._show_head()
         else:
@@ -335,8 +340,6 @@ class Passage:
         if not body or self._is_let_go:  # without a byte a head is all of an answer
             self._held += [head, body]
             return
-        if self._begun is not None:
-            await done_in_time(self._begun)
         self._held.append(body[-1:])
         self._give(head, body[:-1])
         for _ in range(2):  # whoever reads is woken, and then the event loop writes what it was given
@@ -344,6 +347,7 @@ class Passage:
 
     async def _unread(self, incoming: Incoming, begun: bytes) -> _End:
         self._tap = None
+        self._note()
         if self._begun is not None:
             await done_in_time(self._begun)
         self._give(Head(incoming.status, incoming.headers))
