@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from taximeter.ledger import Ledger, schema
+from taximeter.ledger import Ledger
 from taximeter.ledger.columns import BUCKET_COLUMNS
+from tests.unit.ledger import tables
 from tests.unit.ledger.records import a_receipt, a_request
 
 PAGE = (Path(__file__).parents[3] / "docs" / "ledger.md").read_text("utf-8")
@@ -33,5 +34,5 @@ def test_every_question_on_the_page_can_be_asked(ledger: Ledger, path: Path) -> 
 def test_every_column_is_on_the_page() -> None:
     """A new column is explained before it ships."""
     parts = BUCKET_COLUMNS.values()  # there is one for each bucket of tokens, says the page
-    columns = [name for name in schema.receipts.columns.keys() if name not in parts]  # noqa: SIM118 - no dict
+    columns = [name for name in tables.receipts.columns.keys() if name not in parts]  # noqa: SIM118 - no dict
     assert [name for name in columns if f"`{name}`" not in PAGE] == []
