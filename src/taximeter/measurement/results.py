@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -74,18 +73,20 @@ def write_result(path: Path, result: Result) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that nobody ever finds half of it. Raises ConfigError when it cannot be written."""
-    name: str | None = None
+    """Write a file so that nobody ever finds half of it; a pipe or a device is written to as it is. Raises ConfigError
+    when it cannot be written."""
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
-            name = file.name
-            file.write(text)
-        Path(name).replace(path)
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+            return
+        whole = path.resolve()  # a link stays one
+        part = whole.with_name(f".{whole.name}.{os.getpid()}.part")  # a temporary file would be for its owner only
+        try:
+            part.write_text(text, encoding="utf-8")
+            part.replace(whole)
+        finally:
+            part.unlink(missing_ok=True)
     except OSError as error:
-        if name is not None:
-            Path(name).unlink(missing_ok=True)
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from error
 
 

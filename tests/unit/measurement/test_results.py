@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from taximeter.errors import ConfigError
 from taximeter.measurement.asking.observation import Observation
-from taximeter.measurement.results import Result, environment, read_result, write_result
+from taximeter.measurement.results import Result, environment, read_result, write_result, write_whole
 from taximeter.records import Outcome, Phase, Usage
 
 
@@ -100,6 +101,19 @@ def test_a_damaged_observation_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(document))
     with pytest.raises(ConfigError, match="damaged"):
         read_result(path)
+
+
+def test_others_may_read_what_they_usually_may(tmp_path: Path) -> None:
+    """A file is for whom the umask says, a link stays one, and a pipe is written to."""
+    (tmp_path / "usual").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "page.html")
+    write_whole(tmp_path / "link", "<p>")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "page.html").read_text() == "<p>"
+    assert (tmp_path / "page.html").stat().st_mode == (tmp_path / "usual").stat().st_mode
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["link", "page.html", "usual"]
+    write_whole(Path(os.devnull), "<p>")
+    assert Path(os.devnull).is_char_device()
 
 
 def test_a_file_that_cannot_be_written_says_so_and_leaves_nothing(tmp_path: Path) -> None:
