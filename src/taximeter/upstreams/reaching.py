@@ -126,7 +126,11 @@ class Opener:
             return
         found = await self._lookup(host)
         connect = aiohappyeyeballs.start_connection  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        sock = await connect(found, happy_eyeballs_delay=_NEXT_ADDRESS_S, interleave=1, loop=loop)
+        try:
+            sock = await connect(found, happy_eyeballs_delay=_NEXT_ADDRESS_S, interleave=1, loop=loop)
+        except OSError:
+            self._addresses.pop((host.name, host.port), None)  # it may have moved
+            raise
         try:
             await loop.create_connection(lambda: connection, sock=sock, ssl=safely, server_hostname=name)
         except BaseException:
