@@ -29,7 +29,7 @@ from tests.upstream_harness import (
     streamed,
     whole,
 )
-from tests.wire import chat, sse
+from tests.wire import chat, chunk, sse
 
 DEAD = "http://127.0.0.1:9"  # the discard port: nobody listens
 OVERLOADED = sse({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
@@ -251,6 +251,32 @@ async def test_a_stream_without_its_last_event_is_whole_when_its_choices_are() -
     assert reply.body == b"".join(CHAT_STREAM[:-1])
     [receipt] = ledger.kept
     assert (receipt.outcome, receipt.usage.output_tokens) == (Outcome.COMPLETED, 5)
+
+
+@pytest.mark.parametrize("media_type", ["application/json", "text/plain", "application/octet-stream"])
+async def test_a_stream_that_is_called_something_else_is_a_stream(media_type: str) -> None:
+    """Its first bytes tell, however they are cut: it is passed on as it comes, and metered."""
+    events = b": hello\n\n" + b"".join(CHAT_STREAM)
+    pieces = (events[:1], events[1:40], events[40:])
+    with ScriptedUpstream(streamed(*pieces, media_type=media_type)).listening() as up:
+        house, ledger = passing_house(an_upstream(up.url))
+        reply = await post(app_of(house), CHAT, asking(stream=True, usage=True))
+        await house.aclose()
+    assert reply.body == events
+    [receipt] = ledger.kept
+    assert (receipt.outcome, receipt.usage.output_tokens) == (Outcome.COMPLETED, 5)
+    assert receipt.timing.first_token_ns is not None
+
+
+async def test_nothing_counts_behind_the_end_of_a_stream() -> None:
+    """What follows passes on, and is no part of the answer: it may come with the end in one piece, or later."""
+    behind = sse(chunk(usage={"prompt_tokens": 99, "completion_tokens": 99, "total_tokens": 198}))
+    with ScriptedUpstream(streamed(b"".join((*CHAT_STREAM, behind)))).listening() as up:
+        house, ledger = passing_house(an_upstream(up.url))
+        reply = await post(app_of(house), CHAT, asking(stream=True, usage=True))
+        await house.aclose()
+    assert reply.body == b"".join((*CHAT_STREAM, behind))
+    assert ledger.kept[0].usage.output_tokens == 5
 
 
 async def test_it_fails_over_before_the_first_byte_only() -> None:

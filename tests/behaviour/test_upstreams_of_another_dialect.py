@@ -16,9 +16,9 @@ from taximeter.upstreams.config import Family
 from taximeter.upstreams.secrets import Secret
 from tests.fakes import WAIT_S
 from tests.gateway_harness import CHAT, MESSAGES, Caller, app_of, listening, post
-from tests.passing import CHAT_STREAM, CHAT_TEXT, MESSAGES_STREAM, asking, asking_messages
+from tests.passing import CHAT_STREAM, CHAT_TEXT, CHAT_USAGE, MESSAGES_STREAM, asking, asking_messages
 from tests.upstream_harness import Do, ScriptedUpstream, Steps, an_upstream, passing_house, streamed, whole
-from tests.wire import DONE, MESSAGE_STOP, chunk, message_delta, message_start, sse
+from tests.wire import DONE, MESSAGE_STOP, chat, chunk, message_delta, message_start, sse
 
 DEAD = "http://127.0.0.1:9"
 HELLO: list[Any] = [{"role": "user", "content": "Good day"}]
@@ -117,6 +117,57 @@ def test_openais_client_asks_one_that_speaks_like_anthropic() -> None:
     assert first.json()["max_tokens"] == 50
     used = [(each.usage.input_tokens, each.usage.output_tokens, each.upstream_request_id) for each in ledger.kept]
     assert used == [(25, 15, "req_9")] * 2
+
+
+def test_an_answer_that_comes_whole_is_one_all_the_same() -> None:
+    """Some servers do not stream, whatever they are asked for. All of it arrives, streamed or not; when its first token
+    was generated nobody knows."""
+    call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Ulm"}'}}
+    said = {"role": "assistant", "content": "Hello", "tool_calls": [call]}
+    chat_answer = chat(CHAT_USAGE) | {"choices": [{"index": 0, "message": said, "finish_reason": "tool_calls"}]}
+    blocks = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Hello"}]
+    message = {
+        "type": "message",
+        "model": "claude",
+        "content": [*blocks, {**TOOL_USE, "input": {"city": "Ulm"}}],
+        "stop_reason": "tool_use",
+        "usage": {"input_tokens": 8, "cache_read_input_tokens": 4, "output_tokens": 5},
+    }
+    with (
+        ScriptedUpstream(whole(json.dumps(chat_answer).encode())).listening() as chatting,
+        ScriptedUpstream(whole(json.dumps(message).encode())).listening() as messaging,
+    ):
+        house, from_chat = passing_house(an_upstream(chatting.url))
+        with listening(house) as url, claude(url) as client:
+            answer = client.messages.create(**CLAUDE_ASKS)
+            with client.messages.stream(**CLAUDE_ASKS) as stream:
+                again = stream.get_final_message()
+        house, from_messages = passing_house(an_upstream(messaging.url, Family.ANTHROPIC))
+        with listening(house) as url, gpt(url) as client:
+            choice = client.chat.completions.create(**OPENAI_ASKS).choices[0]
+    for each in (answer, again):
+        assert [block.type for block in each.content] == ["text", "tool_use"]
+        assert each.content[1].input == {"city": "Ulm"}
+    assert (choice.message.content, choice.finish_reason) == ("Hello", "tool_calls")
+    assert json.loads(choice.message.tool_calls[0].function.arguments) == {"city": "Ulm"}
+    for receipt in (*from_chat.kept, *from_messages.kept):
+        assert (receipt.usage.input_fresh_tokens, receipt.usage.input_cache_read_tokens) == (8, 4)
+        assert (receipt.usage.output_tokens, receipt.usage.basis) == (5, Basis.REPORTED)
+        assert (receipt.outcome, receipt.timing.first_token_ns) == (Outcome.COMPLETED, None)
+
+
+@pytest.mark.parametrize("body", [b'{"error": {"type": "server_error", "message": "no"}}', b'{"choices": []}', b'{"a'])
+def test_an_answer_that_comes_whole_and_is_none_is_an_error(body: bytes) -> None:
+    """With 200, but an error, nothing, or no JSON."""
+    with ScriptedUpstream(whole(body), whole(body)).listening() as up:
+        house, from_chat = passing_house(an_upstream(up.url))
+        with listening(house) as url, claude(url) as client, pytest.raises(anthropic.APIError):
+            client.messages.create(**CLAUDE_ASKS)
+        house, from_messages = passing_house(an_upstream(up.url, Family.ANTHROPIC))
+        with listening(house) as url, gpt(url) as client, pytest.raises(openai.APIError):
+            client.chat.completions.create(**OPENAI_ASKS)
+    for receipt in (*from_chat.kept, *from_messages.kept):
+        assert (receipt.outcome, receipt.cost) == (Outcome.FAILED, None)
 
 
 def test_calls_cross_both_ways() -> None:

@@ -15,14 +15,14 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from taximeter.errors import InvariantBroken, TaximeterError, UpstreamError
 from taximeter.gateway.books import done_in_time, when_done
 from taximeter.gateway.relay import Relay, ShuttingDown, described, outcome_of_error
 from taximeter.providers.sighting import Found, Seen, Tap
-from taximeter.providers.sse import Framer
+from taximeter.providers.sse import Framer, looks_like_events
 from taximeter.records import Outcome, Phase, Receipt, Request, Served, Stopwatch
 from taximeter.upstreams.config import Route
 from taximeter.upstreams.dispatch import AFTER_THE_END_S, Dispatcher, Outgoing, Trail, phases_of
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LARGEST_BODY_BYTES: Final = 64 * 1024 * 1024  # what is longer passes unread
+_TELLING_BYTES: Final = 16  # at the beginning of a body: whether it is events shows in fewer
 _MOST_UNREAD_BYTES: Final = 8 * 1024 * 1024  # of a stream whose client is slow; then its upstream waits too
 # As plain integers: to ask a flag four questions takes as long as to read the event.
 _TOKENS, _ANSWER, _ERROR = Seen.TOKENS.value, Seen.ANSWER.value, Seen.ERROR.value
@@ -261,7 +262,8 @@ class Passage:
             return await self._stream(incoming)
         return await self._whole(incoming)
 
-    async def _stream(self, incoming: Incoming) -> _End:
+    async def _stream(self, incoming: Incoming, begun: Read | None = None) -> _End:
+        """An answer event by event; what was read of it already has `begun` it."""
         tap = self._tap = self._make_tap(True)
         framer = Framer()
         self._head = Head(incoming.status, incoming.headers)
@@ -271,17 +273,21 @@ class Passage:
         else:
             when_done(self._begun, self._show_head)
         failed = False
-        while (read := await incoming.read()) is not None:
+        while (read := begun or await incoming.read()) is not None:
+            begun = None
             self._note_arrival(read)
             passed: list[bytes] = []
             for frame in framer.feed(read.data):
+                if self._held:  # behind the end nothing counts, however the bytes were cut
+                    self._held.append(frame.raw)
+                    continue
                 self._watch.chunk(read.arrived_ns)
                 seen = tap.event(frame.name, frame.data).value
                 if seen & _TOKENS:
                     self._relay.note_tokens(self.request)
                     self._watch.tokens(read.arrived_ns, answer=bool(seen & _ANSWER))
                 failed = failed or bool(seen & _ERROR)
-                if self._held or seen & _END:
+                if seen & _END:
                     self._held.append(frame.raw)
                 elif not (self._strips_usage and seen & _USAGE_ONLY):
                     passed.append(self._without_keys(frame.raw) if seen & _ERROR else frame.raw)
@@ -291,7 +297,8 @@ class Passage:
         else:
             await self._forward(b"")
         if (rest := framer.rest()) is not None:  # some streams lack their last empty line
-            tap.event(rest.name, rest.data)
+            if not self._held:
+                tap.event(rest.name, rest.data)
             self._held.append(rest.raw)
         found = self._found = tap.found()
         if failed or found.error is not None:
@@ -305,6 +312,10 @@ class Passage:
         pieces: list[bytes] = []
         received_bytes = 0
         while (read := await incoming.read()) is not None:
+            if received_bytes < _TELLING_BYTES and self.request.stream and incoming.status == 200:
+                begun = b"".join((*pieces, read.data))
+                if looks_like_events(begun):  # whatever it says that it is
+                    return await self._stream(incoming, replace(read, data=begun))
             self._note_arrival(read)
             pieces.append(read.data)
             received_bytes += len(read.data)

@@ -436,7 +436,8 @@ class Exchange:
         match event:
             case TokensGenerated():
                 self._relay.note_tokens(self.request, event.new_tokens)
-                self._watch.tokens(event.at_ns, answer=bool(event.text or event.calls or not event.reasoning))
+                if event.new_tokens:
+                    self._watch.tokens(event.at_ns, answer=bool(event.text or event.calls or not event.reasoning))
             case PhaseEntered():
                 self._watch.enter(event.phase, event.at_ns)
             case ChoiceFinished():

@@ -28,6 +28,11 @@ def event(data: bytes, name: bytes = b"") -> bytes:
     return b"data: " + data + b"\n\n"
 
 
+def looks_like_events(begun: bytes) -> bool:
+    """Whether what begins like this can be events. No JSON begins so, and neither does a page."""
+    return begun.removeprefix(_BOM).lstrip(b"\r\n").startswith((b"data:", b"event:", b"id:", b"retry:", b":"))
+
+
 class Frame(msgspec.Struct, frozen=True, gc=False):
     """One event as it came. `raw` is every byte of it, its empty line included, to be forwarded as it is; `name` is
     its `event:` field and `data` its `data:` lines, both empty where it has none, as a comment has."""

@@ -81,7 +81,8 @@ class TokensGenerated:
     `reasoning` is what the model thinks before it answers, where it says that apart; it comes before the text. `calls`
     are the pieces of calls that became certain, after the text.
 
-    `logprobs` has one entry per new token when they were asked for, else it is empty.
+    `logprobs` has one entry per new token when they were asked for, else it is empty. When the tokens of an answer
+    that came whole were generated is unknown: `new_tokens` is 0 then.
     """
 
     at_ns: int

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 _ANTHROPIC_VERSION: Final = b"2023-06-01"
 _JSON: Final[Headers] = [(b"content-type", b"application/json"), (b"accept", b"text/event-stream")]
+_MOST_BODY_BYTES: Final = 64 * 1024 * 1024
 _MOST_REFUSAL_BYTES: Final = 64 * 1024
 _LONGEST_DRAIN_S: Final = 5.0  # less than what a relay that closes waits for
 
@@ -63,6 +64,7 @@ class _Words:
     headers: Headers
     render: Callable[[Request, Prompt], bytes]
     reader: Callable[[], AnswerReader]
+    unstreamed: Callable[[bytes], Sequence[tuple[bytes, bytes]]]
 
 
 _WORDS: Final[Mapping[Family, _Words]] = {
@@ -72,6 +74,7 @@ _WORDS: Final[Mapping[Family, _Words]] = {
         headers=[*_JSON, (b"anthropic-version", _ANTHROPIC_VERSION)],
         render=anthropic.render,
         reader=anthropic.MessagesReader,
+        unstreamed=anthropic.unstreamed,
     ),
     Family.OPENAI: _Words(
         dialect=Dialect.OPENAI_CHAT,
@@ -79,6 +82,7 @@ _WORDS: Final[Mapping[Family, _Words]] = {
         headers=_JSON,
         render=openai.render,
         reader=openai.ChatReader,
+        unstreamed=openai.unstreamed,
     ),
 }
 
@@ -100,6 +104,7 @@ class TranslatedAnswer:
             request_id=request.id,
             received_ns=request.received_ns,
         )
+        self._words = words
         self._tap: Tap = tap_for(words.dialect, streamed=True)
         self._reader = words.reader()
         self._trail = Trail()
@@ -185,13 +190,22 @@ class TranslatedAnswer:
         stream says."""
         framer = Framer()
         read = incoming.begun
-        has_ended = has_finished = False
+        body = bytearray()  # of an answer that came whole, though a stream was asked for
+        has_begun = has_ended = has_finished = False
         try:
             while not has_ended and (later := await incoming.read()) is not None:
                 read = later
+                if body or (not has_begun and read.data.lstrip().startswith(b"{")):
+                    body += read.data
+                    if len(body) > _MOST_BODY_BYTES:
+                        raise UpstreamError(f"{incoming.upstream.name} answered with more than can be read")
+                    continue
+                has_begun = has_begun or bool(read.data)
                 events: list[Event] = []
                 broken: UpstreamError | None = None
                 for frame in framer.feed(read.data):
+                    if has_ended:  # behind the end nothing counts, however the bytes were cut
+                        break
                     seen = self._tap.event(frame.name, frame.data)
                     has_ended = has_ended or bool(seen & Seen.END)
                     try:
@@ -203,6 +217,10 @@ class TranslatedAnswer:
                 yield read.arrived_ns, read.read_ns, events
                 if broken is not None:
                     raise broken
+            if body:
+                events = self._unstreamed(bytes(body), read.arrived_ns)
+                has_finished = _have_finished(events)
+                yield read.arrived_ns, read.read_ns, events
         except UpstreamError as error:
             if self._is_cancelled and not self._was_said:
                 return
@@ -212,7 +230,7 @@ class TranslatedAnswer:
                 raise
         incoming.finish()
         last: list[Event] = []
-        if (rest := framer.rest()) is not None:  # some streams lack their last empty line
+        if not has_ended and (rest := framer.rest()) is not None:  # some streams lack their last empty line
             self._tap.event(rest.name, rest.data)
             last += self._reader.event(rest.name, rest.data, read.arrived_ns)
         last += self._reader.end(read.arrived_ns)
@@ -220,6 +238,15 @@ class TranslatedAnswer:
         if not (has_finished or self._is_cancelled or self._tap.found().is_whole or _have_finished(last)):
             raise UpstreamError(f"{incoming.upstream.name} ended before its answer did")
         yield read.arrived_ns, read.arrived_ns, last
+
+    def _unstreamed(self, body: bytes, at_ns: int) -> list[Event]:
+        """What an answer that came whole comes to. When each of its tokens was generated is not known then."""
+        self._tap = tap_for(self._words.dialect, streamed=False)
+        self._tap.whole(body)
+        said: list[Event] = []
+        for name, data in self._words.unstreamed(body):
+            said += self._reader.event(name, data, at_ns)
+        return [replace(event, new_tokens=0) if isinstance(event, TokensGenerated) else event for event in said]
 
     async def _refusal(self, incoming: Incoming) -> TaximeterError:
         body = bytearray()

@@ -13,7 +13,7 @@ from taximeter.providers.anthropic.answer import (
     models_body,
 )
 from taximeter.providers.anthropic.body import parse, parse_count
-from taximeter.providers.anthropic.reader import MessagesReader
+from taximeter.providers.anthropic.reader import MessagesReader, unstreamed
 from taximeter.providers.anthropic.render import render
 from taximeter.providers.door import Endpoint
 from taximeter.records import Dialect
@@ -37,4 +37,5 @@ __all__ = [
     "models_body",
     "parse_count",
     "render",
+    "unstreamed",
 ]

@@ -84,6 +84,11 @@ class _MessageDelta(msgspec.Struct):
     delta: _Stop
 
 
+class _Whole(_Stop):
+    type: str = "message"
+    content: list[msgspec.Raw] | None = None
+
+
 class _ErrorWords(msgspec.Struct):
     type: str = "error"
 
@@ -191,6 +196,21 @@ class MessagesReader:
     def _block_stop(self, index: int, at_ns: int) -> Sequence[Event]:
         call = self._calls.pop(index, None)
         return () if call is None or call.is_told else _called(at_ns, call, call.whole_input)
+
+
+def unstreamed(body: bytes) -> Sequence[tuple[bytes, bytes]]:
+    """The events, each a name and its data, of a stream that would have said the same as `body`: some servers answer
+    whole whatever they are asked for. Raises UpstreamError for a body that is no answer."""
+    message = _read(_Whole, body)
+    if message.type == "error" or message.content is None:
+        raise _broke_off(body)
+    events: list[dict[str, object]] = []
+    for index, block in enumerate(message.content):
+        events.append({"type": "content_block_start", "index": index, "content_block": block})
+        events.append({"type": "content_block_stop", "index": index})
+    stop = {"stop_reason": message.stop_reason or "end_turn", "stop_sequence": message.stop_sequence}
+    events += [{"type": "message_delta", "delta": stop}, {"type": "message_stop"}]
+    return [(b"", msgspec.json.encode(event)) for event in events]
 
 
 def _tokens(at_ns: int, *, text: str = "", reasoning: str = "") -> Sequence[Event]:

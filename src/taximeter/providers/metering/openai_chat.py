@@ -79,6 +79,7 @@ class _Extras(msgspec.Struct):
     metrics: Any = None
     meta_info: Any = None
     timings: Any = None
+    x_groq: Any = None
 
 
 class _Answer(_Extras):
@@ -129,7 +130,7 @@ class OpenAIChatTap(DialectTap):
                     self._is_settled = True
                 if choice.meta_info is not None:
                     self._meta_info = choice.meta_info
-            self._take_usage(chunk.usage)
+            self._take_usage(chunk.usage if chunk.x_groq is None else _usage_in(chunk))
         else:
             bits = self._beside_the_choices(chunk)
         if chunk.error is not None or name == b"error":
@@ -176,9 +177,10 @@ class OpenAIChatTap(DialectTap):
         return Seen.NOTHING
 
     def _beside_the_choices(self, chunk: _Answer) -> int:
-        if chunk.usage is None and chunk.timings is None and chunk.metrics is None:
+        usage = _usage_in(chunk)
+        if usage is None and chunk.timings is None and chunk.metrics is None:
             return NOTHING
-        self._take_usage(chunk.usage)
+        self._take_usage(usage)
         self._is_settled = True
         return USAGE_ONLY
 
@@ -212,6 +214,14 @@ class OpenAIChatTap(DialectTap):
 
     def _spent_ns(self) -> Mapping[Phase, int]:
         return engines.spent_ns(metrics=self._metrics, meta_info=self._meta_info, timings=self._timings)
+
+
+def _usage_in(said: _Extras) -> object:
+    """The usage, also where Groq's streams have it: there they say it whether it was asked for or not."""
+    beside: object = said.x_groq
+    if said.usage is not None or not isinstance(beside, Mapping):
+        return said.usage
+    return cast("Object", beside).get("usage")
 
 
 def _channel(choice: _Choice) -> int:

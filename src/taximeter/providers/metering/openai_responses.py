@@ -7,7 +7,7 @@ counts are called.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -37,6 +37,7 @@ _TERMINAL: Mapping[bytes, Seen] = {
     b"response.incomplete": Seen.END,
     b"response.failed": Seen.END | Seen.ERROR,
 }
+_MOST_SEARCHES = 1_000
 _PENDING = frozenset({"queued", "in_progress"})
 
 
@@ -63,6 +64,7 @@ class _Event(msgspec.Struct):
     type: Any = None
     delta: Any = None
     response: msgspec.Raw = msgspec.Raw()
+    item: msgspec.Raw = msgspec.Raw()
     error: Any = None
     code: Any = None
     message: Any = None
@@ -70,6 +72,7 @@ class _Event(msgspec.Struct):
 
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_response = msgspec.json.Decoder(_Response).decode
+_decode_item = msgspec.json.Decoder(_Item).decode
 _decode_extras = msgspec.json.Decoder(_Extras).decode
 
 
@@ -77,6 +80,7 @@ class OpenAIResponsesTap(DialectTap):
     """See the module."""
 
     _searches: Mapping[str, int] = {}
+    _done: tuple[_Item, ...] = ()  # the output as it was finished, item by item
 
     def event(self, name: bytes, data: bytes) -> Seen:
         try:
@@ -91,6 +95,9 @@ class OpenAIResponsesTap(DialectTap):
                 return Seen.NOTHING
             self._generated(ANSWER if delta is _ANSWER else TOKENS)
             return delta
+        if kind == b"response.output_item.done":
+            self._take_item(bytes(event.item))
+            return Seen.NOTHING
         if kind == b"error":
             self._take_error(event.error or {"code": event.code, "message": event.message})
             return Seen.ERROR
@@ -129,14 +136,24 @@ class OpenAIResponsesTap(DialectTap):
             self._no_usage = None
             self._take_finish_reason(0, why or status)
         if isinstance(response, _Response):
-            self._searches = _searches(response.output or [])
+            # Where nothing is stored, some streams end with a response without its output.
+            self._searches = _searches(response.output or self._done)
         return True
+
+    def _take_item(self, said: bytes) -> None:
+        try:
+            item = _decode_item(said)
+        except UNREADABLE:
+            return
+        if isinstance(item.type, str) and item.type in SEARCHES and len(self._done) < _MOST_SEARCHES:
+            self._done = (*self._done, item)
+            self._searches = _searches(self._done)
 
     def _counted(self) -> Mapping[str, int]:
         return self._searches
 
 
-def _searches(items: list[_Item]) -> Mapping[str, int]:
+def _searches(items: Sequence[_Item]) -> Mapping[str, int]:
     """The searches that were made, by unit: not those that failed, and not the tool that was only offered."""
     made = Counter[str]()
     for item in items:

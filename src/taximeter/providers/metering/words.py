@@ -57,7 +57,8 @@ CHAT = Words(
     read=(
         ("prompt_tokens_details", "cached_tokens"),
         ("prompt_cache_hit_tokens",),  # DeepSeek
-        ("cached_tokens",),  # Moonshot
+        ("cached_tokens",),  # Moonshot, Together
+        ("num_cached_tokens",),  # Mistral
     ),
     write=(("prompt_tokens_details", "cache_write_tokens"),),
     writes=MappingProxyType(

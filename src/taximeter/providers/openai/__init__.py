@@ -15,7 +15,7 @@ from taximeter.providers.openai.answer import (
     models_body,
 )
 from taximeter.providers.openai.body import parse_chat, parse_completion
-from taximeter.providers.openai.chat_reader import ChatReader
+from taximeter.providers.openai.chat_reader import ChatReader, unstreamed
 from taximeter.providers.openai.embeddings import embeddings_writer, parse_embeddings
 from taximeter.providers.openai.render import render
 from taximeter.providers.openai.responses_answer import responses_writer
@@ -63,4 +63,5 @@ __all__ = [
     "model_body",
     "models_body",
     "render",
+    "unstreamed",
 ]

@@ -94,6 +94,18 @@ class _Chunk(msgspec.Struct):
     object: Any = None
 
 
+class _WholeChoice(msgspec.Struct):
+    index: int = 0
+    message: _Delta | None = None
+    logprobs: _Logprobs | None = None
+    finish_reason: str | None = None
+
+
+class _Whole(msgspec.Struct):
+    choices: list[_WholeChoice] | None = None
+    error: Any = None
+
+
 _decode = msgspec.json.Decoder(_Chunk).decode
 
 
@@ -116,6 +128,27 @@ class _State:
     begun_calls: int = 0
     is_refused: bool = False
     is_finished: bool = False
+
+
+def unstreamed(body: bytes) -> Sequence[tuple[bytes, bytes]]:
+    """The events, each a name and its data, of a stream that would have said the same as `body`: some servers answer
+    whole whatever they are asked for. Raises UpstreamError for a body that is no answer."""
+    try:
+        whole = msgspec.json.decode(body, type=_Whole)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise UpstreamError("the provider sent an answer that cannot be read") from error
+    if whole.error or not whole.choices:
+        raise _broken(body)
+    choices = [
+        {
+            "index": choice.index,
+            "delta": choice.message,
+            "logprobs": choice.logprobs,
+            "finish_reason": choice.finish_reason,
+        }
+        for choice in whole.choices
+    ]
+    return [(b"", msgspec.json.encode({"choices": choices})), (b"", _DONE)]
 
 
 class ChatReader:

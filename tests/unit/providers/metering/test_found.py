@@ -327,6 +327,28 @@ def test_a_stream_without_a_usage_has_a_lower_bound():
     assert "ended without a usage" in used.unknown_reasons["input_fresh_tokens"]
 
 
+def test_usage_is_found_where_each_provider_has_it():
+    """Groq's streams have it in an object of theirs, Mistral names what it read from its cache in its own way."""
+    end: dict[str, object] = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    groq = {**end, "x_groq": {"id": "req_1", "usage": {**USAGE, "queue_time": 0.01}}}
+    used = wire.streamed(CHAT, {"x_groq": {"id": "req_1"}, "choices": []}, chunk("a"), groq, DONE).usage
+    assert (used.total_tokens, used.basis) == (USAGE["total_tokens"], Basis.REPORTED)
+    mistral = {"prompt_tokens": 200, "completion_tokens": 7, "total_tokens": 207, "num_cached_tokens": 128}
+    used = wire.whole(CHAT, chat(mistral)).usage
+    assert (used.input_fresh_tokens, used.input_cache_read_tokens) == (72, 128)
+
+
+def test_searches_are_counted_where_the_response_leaves_its_output_out():
+    """Some streams end with a response whose output is empty: then the items that were done count, once."""
+    search = {"type": "web_search_call", "status": "completed", "action": {"type": "search"}}
+    done = {"type": "response.output_item.done", "item": search}
+    usage = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
+    for output in ([], [search, search]):
+        end = {"type": "response.completed", "response": {"status": "completed", "usage": usage, "output": output}}
+        assert wire.streamed(RESPONSES, done, done, end).usage.other_units == {"web_searches": 2}
+    assert wire.streamed(RESPONSES, done).usage.other_units == {}  # broken off: of the usage nothing is known
+
+
 def test_a_running_total_of_a_broken_stream_is_a_lower_bound():
     """Each chunk says what there is until then; more may have been on its way."""
     running = {"prompt_tokens": 7, "completion_tokens": 40, "total_tokens": 47}
