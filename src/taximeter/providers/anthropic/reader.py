@@ -208,7 +208,7 @@ def unstreamed(body: bytes) -> Sequence[tuple[bytes, bytes]]:
     for index, block in enumerate(message.content):
         events.append({"type": "content_block_start", "index": index, "content_block": block})
         events.append({"type": "content_block_stop", "index": index})
-    stop = {"stop_reason": message.stop_reason or "end_turn", "stop_sequence": message.stop_sequence}
+    stop: object = {"stop_reason": message.stop_reason or "end_turn", "stop_sequence": message.stop_sequence}
     events += [{"type": "message_delta", "delta": stop}, {"type": "message_stop"}]
     return [(b"", msgspec.json.encode(event)) for event in events]
 
