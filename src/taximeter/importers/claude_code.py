@@ -20,10 +20,11 @@ from typing import Any
 
 import msgspec
 
+from taximeter.importers.decoding import UNREADABLE, decoded
 from taximeter.importers.instants import stored
 from taximeter.importers.lines import blocks
 from taximeter.importers.logged import LogFile, LoggedCall, Origin, of_two
-from taximeter.importers.strangers import UNREADABLE, amount, group_name, home_shortened, mapping, text
+from taximeter.importers.strangers import amount, group_name, home_shortened, mapping, text
 from taximeter.importers.usual_lines import MARK, Common, UsualLine, usage_lines
 from taximeter.providers.metering import words
 from taximeter.providers.metering.leaves import read_usage, terms_in
@@ -63,7 +64,6 @@ class _Line(msgspec.Struct, gc=False, rename="camel"):
 
 
 _decode = msgspec.json.Decoder(_Line).decode
-_decode_any = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def places(environ: Mapping[str, str], home: Path) -> list[Path]:
@@ -189,8 +189,10 @@ class _Transcript:
     def _unusual(self, line: bytes) -> LoggedCall | None:
         """A line whose usage has to be looked at closely, or that holds another."""
         try:
-            entry = _decode_any(line)
+            entry = mapping(decoded(line))
         except UNREADABLE:
+            entry = None
+        if entry is None:
             self._log.note("a line that is no JSON object")
             return None
         inner = mapping(entry.get("data"))

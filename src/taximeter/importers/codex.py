@@ -12,16 +12,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from taximeter.importers.decoding import UNREADABLE, decoded
 from taximeter.importers.instants import instant_of, stored
 from taximeter.importers.lines import first_lines, marked_lines
 from taximeter.importers.logged import LogFile, LoggedCall, Origin
-from taximeter.importers.strangers import UNREADABLE, group_name, home_shortened, mapping, text
+from taximeter.importers.strangers import group_name, home_shortened, mapping, text
 from taximeter.providers.metering import words
 from taximeter.providers.metering.leaves import read_usage
 from taximeter.records import Dialect, Terms
@@ -76,7 +77,15 @@ class _Line(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_Line).decode
+_decode_mended = partial(msgspec.convert, type=_Line)
 _remembered = msgspec.json.Decoder(_Memory).decode
+
+
+def _read_line(line: bytes) -> _Line:
+    try:
+        return _decode(line)
+    except UNREADABLE:
+        return _decode_mended(decoded(line))
 
 
 def places(environ: Mapping[str, str], home: Path) -> list[Path]:
@@ -112,7 +121,7 @@ class _Rollout:
     def calls(self) -> Iterator[LoggedCall]:
         for _, line in marked_lines(self._log, _MARK):
             try:
-                entry = _decode(line)
+                entry = _read_line(line)
             except UNREADABLE:
                 self._log.note("a line that is no JSON object")
                 continue
@@ -312,7 +321,7 @@ def _session_in(path: Path) -> str | None:
     """The id in the first line of a rollout."""
     try:
         with path.open("rb") as file:
-            entry = next((_decode(line) for line in first_lines(file.read(_HEAD_BYTES))), None)
+            entry = next((_read_line(line) for line in first_lines(file.read(_HEAD_BYTES))), None)
     except (OSError, *UNREADABLE):
         return None
     payload = None if entry is None else mapping(entry.payload)

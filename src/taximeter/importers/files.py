@@ -15,6 +15,8 @@ from typing import BinaryIO
 
 import msgspec
 
+from taximeter.importers.packed import SUFFIX
+
 _BEGINNING_BYTES = 4_096
 _END_BYTES = 512
 
@@ -59,8 +61,8 @@ _decode = msgspec.json.Decoder(FileState).decode
 
 
 def walk(paths: Iterable[Path], suffixes: tuple[str, ...], notes: Counter[str]) -> list[tuple[Path, os.stat_result]]:
-    """Every file at `paths`, and in those that are folders each whose name ends so, the oldest first. A file that is
-    found twice, under two names even, comes once. What cannot be read is noted."""
+    """Every file at `paths`, and in those that are folders each whose name ends so, packed or not, the oldest first. A
+    file that is found twice, under two names even, comes once. What cannot be read is noted."""
     found: dict[tuple[int, int], tuple[Path, os.stat_result]] = {}
     for path in paths:
         for each in _files_in(path, suffixes, notes) if path.is_dir() else [path]:
@@ -103,5 +105,5 @@ def _files_in(folder: Path, suffixes: tuple[str, ...], notes: Counter[str]) -> I
         folders.sort()
         for name in names:
             path = Path(place, name)
-            if name.endswith(suffixes) and path.is_file():  # a pipe would never end
+            if name.removesuffix(SUFFIX).endswith(suffixes) and path.is_file():  # a pipe would never end
                 yield path

@@ -24,6 +24,7 @@ from taximeter.importers.files import state_of, state_text, walk, why
 from taximeter.importers.instants import text_of
 from taximeter.importers.logged import known_tokens
 from taximeter.importers.once import Entry, each_once, ids_of, without
+from taximeter.importers.packed import beginning
 from taximeter.importers.sources import HEAD_BYTES, SOURCES, Source, source_named, source_of, suffixes
 from taximeter.importers.summary import ImportSummary
 from taximeter.importers.workers import Piece, Task, reading
@@ -135,9 +136,9 @@ def _source_of(path: Path, known: Mapping[str, Mapping[str, str]], notes: Counte
     try:
         with path.open("rb", buffering=0) as file:
             head = file.read(_SMALL_HEAD_BYTES)
-            source = source_of(head)
+            source = source_of(beginning(head))
             if source is None and len(head) == _SMALL_HEAD_BYTES:
-                source = source_of(head + file.read(HEAD_BYTES))
+                source = source_of(beginning(head + file.read(HEAD_BYTES)))
     except OSError as error:
         notes[f"a file cannot be read: {why(error)}"] += 1
         return None

@@ -19,11 +19,12 @@ from taximeter.importers.rows import Row, rows_of
 from taximeter.importers.strangers import amount, count, first, group_name, listed, nested, text
 from taximeter.importers.timing import reported_timing
 from taximeter.providers.metering.complaint import complaint
+from taximeter.providers.metering.leaves import word
 from taximeter.records import Dialect, Outcome, Terms, Usage
 
 NAME = "langfuse"
-SUFFIXES = (".csv", ".json", ".jsonl", ".ndjson")
-EDITION = "1"
+SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
+EDITION = "2"
 
 _UNTIMED = "the observation has no end, or no start"
 _MODEL_TYPES = frozenset({"GENERATION", "EMBEDDING"})
@@ -104,19 +105,21 @@ def _usage(row: Row) -> Usage | None:
     given, answer = _one(counts, _INPUT), _one(counts, _OUTPUT)
     if given is None and answer is None:
         return None
+    if (unit := text(said.get("unit"))) not in (None, "TOKENS"):
+        return Usage.unknown(f"the observation counts {word(unit)}, not tokens", reported=said)
     read, reasoning = _one(counts, _READS) or 0, _one(counts, _REASONING) or 0
     write_5m, write_1h = _one(counts, _WRITES_5M) or 0, _one(counts, _WRITES_1H) or 0
-    write = _one(counts, _WRITES)
-    unknown = 0 if write is None else max(0, write - write_5m - write_1h)
+    write, divided = _one(counts, _WRITES) or 0, write_5m + write_1h
     audio, audio_out = _one(counts, _AUDIO_IN) or 0, _one(counts, _AUDIO_OUT) or 0
-    parts, parts_out = read + write_5m + write_1h + unknown + audio, reasoning + audio_out
+    parts, parts_out = read + divided + audio, reasoning + audio_out
     fresh, written, total = given or 0, answer or 0, _one(counts, ("total", "total_tokens"))
-    if parts + parts_out and total == fresh + written:  # the totals have the parts in them
-        fresh, written = fresh - parts, written - parts_out
-    elif parts and total == fresh + written + parts_out:
-        fresh -= parts
-    elif parts_out and total == fresh + written + parts:
-        written -= parts_out
+    for unknown, input_has_parts, output_has_parts in _readings(write, divided, with_total=total is not None):
+        inside = (parts + unknown) * input_has_parts, parts_out * output_has_parts
+        if total in (None, fresh + written + parts + unknown + parts_out - sum(inside)):
+            fresh, written = fresh - inside[0], written - inside[1]
+            break
+    else:
+        return Usage.unknown("the observation's counts do not sum to its total", reported=said)
     leaves = {
         "input_fresh_tokens": fresh,
         "input_cache_read_tokens": read,
@@ -129,6 +132,16 @@ def _usage(row: Row) -> Usage | None:
         "output_audio_tokens": audio_out,
     }
     return usage_of(leaves, wrong="the observation's counts contradict each other", reported=said)
+
+
+def _readings(write: int, divided: int, *, with_total: bool) -> Iterator[tuple[int, bool, bool]]:
+    """What counts may mean, the likeliest first: how much was written for an unknown time, if the count of writes has
+    those in it that were `divided` by their time, or has not; and whether input and output have their parts in them."""
+    writes = [write - divided, write] if 0 < divided <= write else [write]
+    inclusions = ((True, True), (True, False), (False, True), (False, False)) if with_total else ((False, False),)
+    for input_has_parts, output_has_parts in inclusions:
+        for unknown in writes:
+            yield unknown, input_has_parts, output_has_parts
 
 
 def _one(counts: Mapping[str, int], names: tuple[str, ...]) -> int | None:

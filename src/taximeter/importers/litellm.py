@@ -23,8 +23,8 @@ from taximeter.providers.metering.leaves import read_usage, word, word_at
 from taximeter.records import Dialect, Outcome, Terms
 
 NAME = "litellm"
-SUFFIXES = (".csv", ".json", ".jsonl", ".ndjson")
-EDITION = "1"
+SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
+EDITION = "2"
 
 _UNTIMED = "the row has no times that fit together"
 _DIALECTS = {
@@ -57,7 +57,7 @@ def _call(row: Row, origins: Origins, log: LogFile) -> LoggedCall | None:
     if at is None or identity is None:
         log.note("a row without a time" if at is None else "a row without an id")
         return None
-    if str(row.get("cache_hit")).strip().lower() == "true":
+    if str(row.get("cache_hit")).strip().lower() in ("true", "t", "1"):
         log.note("answered from LiteLLM's own cache: no provider was asked")
         return None
     metadata = nested(row.get("metadata"))

@@ -29,7 +29,7 @@ from taximeter.records import Dialect, Outcome, Terms
 NAME = "otlp"
 EVENTS = "claude-code-telemetry"
 SUFFIXES = (".json", ".jsonl", ".ndjson")
-EDITION = "1"
+EDITION = "2"
 
 Attributes = Mapping[str, Any]
 
@@ -52,8 +52,9 @@ _NEWEST = {
     "ai.usage.outputTokens": "gen_ai.usage.output_tokens",
     "ai.usage.cachedInputTokens": "gen_ai.usage.cache_read.input_tokens",
     "ai.usage.reasoningTokens": "gen_ai.usage.reasoning.output_tokens",
+    "gen_ai.openai.response.service_tier": "openai.response.service_tier",
 }
-"""Older names of the same counts, those of OpenInference, and those of the AI SDK."""
+"""Older names of the same, those of OpenInference, and those of the AI SDK."""
 
 _CONTENT = (
     "gen_ai.input",

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import msgspec
 
+from taximeter.importers.decoding import BLANK, UNREADABLE, decoded
 from taximeter.importers.logged import LogFile
-from taximeter.importers.strangers import UNREADABLE, mapping
+from taximeter.importers.strangers import mapping
 
 Row = Mapping[str, Any]
 
@@ -24,29 +28,41 @@ _MOST_DOCUMENT_BYTES = 1 << 30  # a list in one document is read as a whole
 _HEAD_BYTES = 1 << 16
 _LISTS = ("data", "observations", "items", "results", "logs", "rows")
 
-_decode = msgspec.json.Decoder().decode
+_BOM = b"\xef\xbb\xbf"
+_LIST_BEGINS = re.compile(r"\s*\[|\"(?:" + "|".join(_LISTS) + r")\"\s*:\s*\[")
+_BETWEEN = re.compile(r"[\s,\0]*")
+_forgiving = json.JSONDecoder(strict=False, parse_constant=lambda _: None)
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def rows_of(log: LogFile) -> Iterator[Row]:
     """The rows of an export, from its beginning. What cannot be read is noted and left out."""
     log.file.seek(0)
-    head = log.file.read(min(_HEAD_BYTES, log.size)).removeprefix(b"\xef\xbb\xbf").lstrip()
+    head = log.file.read(min(_HEAD_BYTES, log.size)).removeprefix(_BOM).lstrip(BLANK)
     log.file.seek(0)
     if head.startswith(b"[") or (head.startswith(b"{") and not _is_a_line(head)):
         yield from _of_document(log)
-    elif head.startswith(b"{"):
+    elif head.startswith(b"{") or any(_is_an_object(line) for line in head.splitlines()):
         yield from _of_lines(log)
     elif head:
         yield from _of_table(log)
     log.offset = log.size
 
 
+def _is_an_object(line: bytes) -> bool:
+    if not line.startswith(b"{"):
+        return False
+    try:
+        return mapping(decoded(line)) is not None
+    except UNREADABLE:
+        return False
+
+
 def _is_a_line(head: bytes) -> bool:
     """Whether the first line is an object by itself."""
     first, end, _ = head.partition(b"\n")
     try:
-        entry = mapping(_decode(first))
+        entry = mapping(decoded(first))
     except UNREADABLE:
         return not end  # it is long, and not written over lines
     return entry is not None and not any(isinstance(entry.get(name), list) for name in _LISTS)
@@ -61,7 +77,7 @@ def _of_lines(log: LogFile) -> Iterator[Row]:
             log.note(f"a line of more than {_MOST_CELL_BYTES >> 20} MB is skipped")
             continue
         try:
-            row = mapping(_decode(line))
+            row = mapping(decoded(line))
         except UNREADABLE:
             row = None
         if row is None:
@@ -76,20 +92,38 @@ def _of_document(log: LogFile) -> Iterator[Row]:
         return
     body = log.file.read(log.size)
     log.on_bytes(len(body))
+    body = body.removeprefix(_BOM).strip(BLANK)
     try:
-        parts = _decode_list(body) if body.lstrip().removeprefix(b"\xef\xbb\xbf").startswith(b"[") else _parts(body)
+        parts: Iterable[object] = _decode_list(body) if body.startswith(b"[") else _parts(body)
     except UNREADABLE:
-        log.note("a file that is no JSON")
-        return
+        parts = _damaged(body, log)
     for part in parts:
-        try:
-            row = mapping(_decode(part))
-        except UNREADABLE:
-            row = None
+        row = mapping(decoded(part) if isinstance(part, msgspec.Raw) else part)
         if row is None:
             log.note("an entry that is no JSON object")
         else:
             yield row
+
+
+def _damaged(body: bytes, log: LogFile) -> Iterator[object]:
+    """The entries of a list that is no sound JSON as a whole, as far as they are."""
+    text = body.decode("utf-8", "replace")
+    begins = _LIST_BEGINS.match(text) or _LIST_BEGINS.search(text)
+    if begins is None:
+        log.note("a file that is no JSON")
+        return
+    place = begins.end()
+    while True:
+        between = _BETWEEN.match(text, place)
+        place = place if between is None else between.end()
+        if text.startswith("]", place):
+            return
+        try:
+            entry, place = _forgiving.raw_decode(text, place)
+        except (ValueError, RecursionError):
+            log.note("a list that is damaged or breaks off: the rest of it is left out")
+            return
+        yield decoded(json.dumps(entry))
 
 
 def _parts(body: bytes) -> list[msgspec.Raw]:
@@ -108,8 +142,12 @@ def _of_table(log: LogFile) -> Iterator[Row]:
     )
     first = text.readline()
     delimiter = max(DELIMITERS, key=first.count)
-    names = [name for row in csv.reader([first], delimiter=delimiter) for name in row]
-    rows = csv.reader(text, delimiter=delimiter)
+    rows = csv.reader(chain([first], text), delimiter=delimiter)
+    try:
+        names = next(rows)
+    except csv.Error:
+        log.note("a file that is no CSV")
+        return
     while True:
         try:
             cells = next(rows)

@@ -13,13 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import msgspec
-
 from taximeter.importers import batches, claude_code, codex, columns, langfuse, litellm, otlp
+from taximeter.importers.decoding import BLANK, UNREADABLE, decoded
 from taximeter.importers.lines import first_lines
 from taximeter.importers.logged import LogFile, LoggedCall
 from taximeter.importers.rows import DELIMITERS
-from taximeter.importers.strangers import UNREADABLE
 
 HEAD_BYTES = 1 << 18
 """As much of a file is looked at to tell what it is."""
@@ -158,18 +156,26 @@ def _is_report(entry: Mapping[str, Any]) -> bool:
 
 def _objects(head: bytes) -> Iterator[Mapping[str, Any]]:
     """Objects that a file begins with: lines, entries of a list, or the row of a table."""
-    head = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if head.startswith((b"{", b"[")):
-        for line in list(first_lines(head))[:_MOST_LINES]:
-            try:
-                yield from _dicts(msgspec.json.decode(line))
-            except UNREADABLE:
-                continue
+    head = head.removeprefix(b"\xef\xbb\xbf").lstrip(BLANK)
+    is_json = head.startswith((b"{", b"["))
+    for line in list(first_lines(head))[:_MOST_LINES]:
+        if not line.lstrip(BLANK).startswith((b"{", b"[")):
+            continue
+        try:
+            entries = list(_dicts(decoded(line)))
+        except UNREADABLE:
+            continue
+        yield from entries
+        is_json = is_json or bool(entries)  # behind a line that is damaged
+    if is_json:
         yield _keys(head)
         return
-    first = head.partition(b"\n")[0].decode("utf-8", "replace")
+    first = head.partition(b"\n")[0].decode("utf-8", "replace").rstrip("\r")
     delimiter = max(DELIMITERS, key=first.count)
-    yield {name: None for row in csv.reader([first], delimiter=delimiter) for name in row}
+    try:
+        yield {name: None for row in csv.reader([first], delimiter=delimiter) for name in row}
+    except csv.Error:
+        return
 
 
 def _dicts(value: object) -> Iterator[Mapping[str, Any]]:

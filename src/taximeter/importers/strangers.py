@@ -3,20 +3,18 @@ print. Refuses to know: which log they are from."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, cast
 
-import msgspec
-
+from taximeter.importers.decoding import UNREADABLE, decoded
 from taximeter.records import EXACT, MOST_GROUP_NAME_CHARACTERS
-
-UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeError)
-"""What decoding a stranger's JSON may raise."""
 
 _HOME = re.compile(r"^(?:/home/[^/]+|/Users/[^/]+|/root|[A-Za-z]:[\\/]Users[\\/][^\\/]+)(?=[\\/]|$)")
 _MOST_DOLLARS = Decimal(10**9)
+_MOST_PYTHON_CHARACTERS = 1 << 20
 _PICODOLLAR = Decimal(1).scaleb(-12)
 
 
@@ -75,23 +73,28 @@ def count(value: object) -> int | None:
 
 
 def nested(value: object) -> dict[str, Any]:
-    """An object that stands in a cell, as it is or as JSON; an empty one for everything else."""
-    if isinstance(value, str) and value.lstrip().startswith("{"):
-        try:
-            value = msgspec.json.decode(value)
-        except UNREADABLE:
-            return {}
-    return mapping(value) or {}
+    """An object that stands in a cell; an empty one for everything else."""
+    return mapping(_in_a_cell(value, "{")) or {}
 
 
 def listed(value: object) -> list[Any]:
-    """A list that stands in a cell, as it is or as JSON; an empty one for everything else."""
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        try:
-            value = msgspec.json.decode(value)
-        except UNREADABLE:
-            return []
+    """A list that stands in a cell; an empty one for everything else."""
+    value = _in_a_cell(value, "[")
     return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def _in_a_cell(value: object, begins: str) -> object:
+    """What a cell holds, as it is, as JSON, or as Python writes it, which tables have that were made there."""
+    if not isinstance(value, str) or not value.lstrip().startswith(begins):
+        return value
+    try:
+        return decoded(value)
+    except UNREADABLE:
+        pass
+    try:
+        return ast.literal_eval(value.strip()) if len(value) <= _MOST_PYTHON_CHARACTERS else None
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
 
 
 def first(row: Mapping[str, Any], *names: str) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-import os
 import pickle
 import threading
 from collections import Counter, deque
@@ -26,6 +25,7 @@ from taximeter.errors import CapacityError
 from taximeter.importers.alike import Alike, sorted_out
 from taximeter.importers.files import FileState, digest, reading_offset, why
 from taximeter.importers.logged import LogFile, LoggedCall
+from taximeter.importers.packed import opened
 from taximeter.importers.sources import source_named
 
 _PIECE_CALLS = 2_000
@@ -60,24 +60,25 @@ def read_pieces(task: Task) -> Iterator[Piece]:
     """The calls of one file, in pieces. Never raises for what is wrong with the file: it is noted."""
     source = source_named(task.source, task.columns)
     try:
-        file = task.path.open("rb", buffering=0)
+        file, size, status, damage = opened(task.path)
     except OSError as error:
         yield Piece(is_last=True, notes=Counter({f"a file cannot be read: {why(error)}": 1}))
         return
     with closing(file):
-        status = os.fstat(file.fileno())
         read_bytes = 0
 
         def count(more: int) -> None:
             nonlocal read_bytes
             read_bytes += more
 
-        log = LogFile(path=task.path, file=file, size=status.st_size, on_bytes=count)
+        log = LogFile(path=task.path, file=file, size=size, on_bytes=count)
+        if damage is not None:
+            log.note(damage)
         calls: list[LoggedCall] = []
         state = None
         try:
             if source.in_pieces:
-                log.offset = reading_offset(task.state, file, status.st_size, source.edition)
+                log.offset = reading_offset(task.state, file, size, source.edition)
             resumed = log.offset > 0
             log.memory = task.state.memory if task.state is not None and resumed else ""
             for call in source.read(log):

@@ -173,6 +173,39 @@ def test_langfuses_counts_may_contain_each_other(desk: Desk, details: dict[str, 
     assert receipt.timing.first_token_ns == 1_500_000_000
 
 
+@pytest.mark.parametrize(
+    ("details", "leaves"),
+    [
+        pytest.param({"total": 1_400}, (100, 1_000, 200, 100, 0), id="the count of writes has the divided ones in it"),
+        pytest.param({"total": 1_700}, (100, 1_000, 200, 100, 300), id="it has not"),
+        pytest.param({}, (100, 1_000, 200, 100, 0), id="nobody says"),
+        pytest.param({"total": 1_555}, None, id="what the counts sum to is not the total"),
+        pytest.param({"unit": "CHARACTERS"}, None, id="no tokens"),
+        pytest.param({"input_cache_creation": 250}, (100, 1_000, 200, 100, 250), id="fewer than the divided ones"),
+    ],
+)
+def test_langfuses_total_says_what_its_counts_mean(
+    desk: Desk, details: dict[str, Any], leaves: tuple[int, ...] | None
+) -> None:
+    """Every token is in one bucket; where the total says that one is in none, nothing is known."""
+    writes = {"input_cache_creation": 300, "input_cache_creation_5m": 200, "input_cache_creation_1h": 100}
+    said = {"input": 100, "input_cache_read": 1_000, "output": 0, **writes, **details}
+    desk.write("observations.json", json.dumps([observation("o1", usageDetails=said)]))
+    desk.run()
+    (receipt,) = desk.receipts()
+    usage = receipt.usage
+    assert usage is not None
+    found = (
+        usage.input_fresh_tokens,
+        usage.input_cache_read_tokens,
+        usage.input_cache_write_5m_tokens,
+        usage.input_cache_write_1h_tokens,
+        usage.input_cache_write_unknown_tokens,
+    )
+    assert found == (leaves or (None,) * 5)
+    assert (receipt.cost is None) == (leaves is None)
+
+
 def test_langfuses_files_have_other_names_for_the_same(desk: Desk) -> None:
     """As exports to a bucket have them, and an error."""
     row = {

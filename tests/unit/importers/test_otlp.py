@@ -52,6 +52,15 @@ def usage(total: int, **more: object) -> dict[str, object]:
     return {**named, "gen_ai__usage__input_tokens": total - 1, "gen_ai__usage__output_tokens": 1, **more}
 
 
+@pytest.mark.parametrize("name", ["openai.response.service_tier", "gen_ai.openai.response.service_tier"])
+def test_the_tier_that_was_served_is_priced(desk: Desk, name: str) -> None:
+    """By its newest name and by the one before."""
+    said: dict[str, object] = {"gen_ai.request.model": "g5-card", "gen_ai.provider.name": "openai", name: "priority"}
+    desk.write("t.jsonl", trace(span("a", **said, **{"gen_ai.usage.input_tokens": 1_000_000})))
+    desk.run()
+    assert desk.total() == Decimal("2.50")
+
+
 def test_an_agents_span_is_the_sum_of_the_calls_in_it(desk: Desk) -> None:
     """Children of 3,031 + 4,421 + 10,709 + 11,738 under a root of 29,899 are 29,899 (Arize-ai/openinference#3164)."""
     children = [

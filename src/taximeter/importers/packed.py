@@ -1,0 +1,112 @@
+"""Logs that lie packed, or in UTF-16 as some shells write what is sent to a file: read as what they hold.
+
+Owns: telling such files by their first bytes, and the copy that is read instead. Refuses to know: what a log says.
+"""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import os
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+from io import FileIO
+from pathlib import Path
+from typing import NamedTuple
+
+SUFFIX = ".gz"
+
+_GZIP = b"\x1f\x8b"
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_GZIP_FORMAT = 16 + zlib.MAX_WBITS
+_BLOCK_BYTES = 1 << 20
+_PACKED_BYTES = 1 << 14  # where a byte of these is wrong, none of what they hold comes out
+_MOST_BYTES = 64 << 30  # a small file may unpack to what fills the disk
+
+
+class Opened(NamedTuple):
+    """A file to read: `size` bytes of plain text. `status` is of the file itself, also where `file` is a copy that is
+    gone when closed; `damage` is why that is not all of it."""
+
+    file: FileIO
+    size: int
+    status: os.stat_result
+    damage: str | None = None
+
+
+def is_plain(begun: bytes) -> bool:
+    """Whether a file that begins so is read as it lies."""
+    return not begun.startswith((_GZIP, *_UTF16))
+
+
+def opened(path: Path) -> Opened:
+    """The file at `path`. Raises OSError."""
+    file = path.open("rb", buffering=0)
+    status = os.fstat(file.fileno())
+    begun = file.read(len(_GZIP))
+    file.seek(0)
+    if is_plain(begun):
+        return Opened(file, status.st_size, status)
+    with closing(file):
+        copy = tempfile.TemporaryFile("w+b", buffering=0)  # noqa: SIM115 - whoever reads it closes it
+        try:
+            pieces = _unpacked(file) if begun == _GZIP else _in_utf8(file)
+            damage, size = _copied(pieces, copy)
+            if begun == _GZIP:
+                copy.seek(0)
+                if copy.read(len(_GZIP)) in _UTF16:
+                    raise OSError(errno.EILSEQ, "it is packed, and in UTF-16")
+            copy.seek(0)
+        except BaseException:
+            copy.close()
+            raise
+    return Opened(copy, size, status, damage)
+
+
+def beginning(begun: bytes) -> bytes:
+    """What the first bytes of a file hold, as far as that shows."""
+    if begun.startswith(_GZIP):
+        try:
+            return zlib.decompressobj(_GZIP_FORMAT).decompress(begun, len(begun))
+        except zlib.error:
+            return b""
+    if begun.startswith(_UTF16):
+        return begun.decode("utf-16", "ignore").encode("utf-8", "replace")
+    return begun
+
+
+def _copied(pieces: Iterator[bytes], copy: FileIO) -> tuple[str | None, int]:
+    size = 0
+    try:
+        for piece in pieces:
+            size += len(piece)
+            if size > _MOST_BYTES:
+                raise OSError(errno.EFBIG, "it unpacks to more than can be read")
+            view = memoryview(piece)
+            while view:
+                view = view[copy.write(view) or 0 :]
+    except (EOFError, zlib.error):
+        return "a packed file is damaged or breaks off: the rest of it is left out", size
+    return None, size
+
+
+def _unpacked(file: FileIO) -> Iterator[bytes]:
+    """What is in it, one packed part behind the other. Raises EOFError, zlib.error behind what could be read."""
+    part = zlib.decompressobj(_GZIP_FORMAT)
+    while block := file.read(_PACKED_BYTES):
+        while block:
+            if part.eof:
+                part = zlib.decompressobj(_GZIP_FORMAT)
+            yield part.decompress(block, _BLOCK_BYTES)
+            block = part.unconsumed_tail or part.unused_data.lstrip(b"\0")  # some fill the rest of a block
+    if not part.eof:
+        raise EOFError
+
+
+def _in_utf8(file: FileIO) -> Iterator[bytes]:
+    decode = codecs.getincrementaldecoder("utf-16")("replace").decode
+    while piece := file.read(_BLOCK_BYTES):
+        yield decode(piece).encode("utf-8", "replace")
+    yield decode(b"", final=True).encode("utf-8", "replace")
