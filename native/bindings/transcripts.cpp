@@ -1,18 +1,24 @@
-// Lines of transcripts, as tuples.
+// Lines of transcripts, as tuples; and whole transcripts, as columns.
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "bindings/arrays.h"
 #include "bindings/module.h"
 #include "transcripts/usual_lines.h"
+#include "transcripts/whole_file.h"
 
 namespace taximeter {
 namespace {
 
+using std::int64_t;
 using std::size_t;
 using std::string_view;
 
@@ -85,10 +91,63 @@ nb::list usage_lines(const Input& buffer, size_t first, size_t end) {
     return made;
 }
 
+// A list with one object for each call from `first` on and before `end`.
+template <typename Made>
+nb::object column(const FoundFile& file, size_t first, size_t end, Made&& made) {
+    nb::object list = nb::steal(PyList_New(static_cast<Py_ssize_t>(end - first)));
+    if (!list.is_valid()) throw nb::python_error();
+    for (size_t place = first; place < end; ++place)
+        PyList_SetItem(list.ptr(), static_cast<Py_ssize_t>(place - first), made(file.calls[place]).release().ptr());
+    return list;
+}
+
+nb::object number(int64_t value) {
+    PyObject* made = PyLong_FromLongLong(value);
+    if (made == nullptr) throw nb::python_error();
+    return nb::steal(made);
+}
+
+nb::list columns(const FoundFile& file) {
+    nb::list runs;
+    size_t first = 0;
+    for (const FoundRun& run : file.runs) {
+        const auto of_run = [&](auto&& made) { return column(file, first, run.end, made); };
+        nb::list leaves;
+        for (size_t leaf = 0; leaf < kLeaves; ++leaf)
+            leaves.append(of_run([&](const FoundCall& call) { return number(call.leaves[leaf]); }));
+        runs.append(nb::make_tuple(common_of(run.common), of_run([](const FoundCall& call) { return text_of(call.message_id); }),
+                                   of_run([](const FoundCall& call) { return text_or_none(call.request_id); }),
+                                   of_run([](const FoundCall& call) { return stored(call.stamp); }), leaves));
+        first = run.end;
+    }
+    return runs;
+}
+
+std::vector<FoundFile> usage_calls(const std::vector<std::tuple<int, int64_t, int64_t>>& files, size_t block_bytes,
+                                   size_t most_line_bytes) {
+    if (block_bytes == 0) refuse("blocks have at least a byte");
+    for (const auto& [descriptor, offset, size] : files)
+        if (offset < 0 || size < 0) refuse("a file begins at 0");
+    const nb::gil_scoped_release released;
+    std::vector<FoundFile> found;
+    found.reserve(files.size());
+    std::vector<char> room;
+    for (const auto& [descriptor, offset, size] : files)
+        found.push_back(find_usage_calls(descriptor, offset, size, block_bytes, most_line_bytes, room));
+    return found;
+}
+
 }  // namespace
 
 void bind_transcripts(nb::module_& m) {
     m.def("usage_lines", &usage_lines, nb::arg("buffer"), nb::arg("first"), nb::arg("end"));
+    nb::class_<FoundFile>(m, "FoundFile")
+        .def_ro("is_plain", &FoundFile::is_plain)
+        .def_ro("read_bytes", &FoundFile::read_bytes)
+        .def_ro("end", &FoundFile::end)
+        .def_ro("last_begin", &FoundFile::last_begin)
+        .def("columns", &columns);
+    m.def("usage_calls", &usage_calls, nb::arg("files"), nb::arg("block_bytes"), nb::arg("most_line_bytes"));
 }
 
 }  // namespace taximeter

@@ -156,6 +156,34 @@ class Texts:
 def words(steps: list[str], text: str) -> list[str]:
     """A text cut by one step after the other. See `library_merges.WORD_PATTERNS`."""
 
+class FoundFile:
+    """What `usage_calls` found in a file. See `native/transcripts/whole_file.h`."""
+
+    @property
+    def is_plain(self) -> bool: ...
+    @property
+    def read_bytes(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def last_begin(self) -> int: ...
+    def columns(
+        self,
+    ) -> list[
+        tuple[
+            tuple[str | None, str | None, str | None, str | None, bool, str, str | None, str | None, str | None],
+            list[str],
+            list[str | None],
+            list[str],
+            list[list[int]],
+        ]
+    ]:
+        """For calls one behind the other that have it in common: a `usual_lines.Common`. Then the messages' ids, the
+        requests', the instants as `instants.stored` has them, and a column for each of the leaves."""
+
+def usage_calls(files: list[tuple[int, int, int]], block_bytes: int, most_line_bytes: int) -> list[FoundFile]:
+    """Files by their descriptors, from an offset on to a size, without Python's lock."""
+
 def usage_lines(
     buffer: bytearray, first: int, end: int
 ) -> list[

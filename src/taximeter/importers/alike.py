@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from hashlib import blake2b
+from itertools import chain
+from typing import TypeVar
 
 import msgspec
 
@@ -15,6 +17,8 @@ from taximeter.importers.logged import LoggedCall, Origin
 from taximeter.records import Terms
 
 _ID_BYTES = 11  # 88 bits: of ten million calls, two have the same in one of 10^12 ledgers
+
+_T = TypeVar("_T")
 
 
 class Alike(msgspec.Struct):
@@ -31,7 +35,7 @@ class Alike(msgspec.Struct):
     uncosted: str | None
     digests: list[str]
     at: list[str]
-    leaves: list[Sequence[int]]
+    leaves: Sequence[Sequence[int]]
     request_ids: list[str | None]
     reported: list[Decimal | None] | None
 
@@ -49,6 +53,24 @@ class Alike(msgspec.Struct):
             None if self.reported is None else [self.reported[place] for place in places],
         )
 
+    @classmethod
+    def joined(cls, several: Sequence[Alike]) -> Alike:
+        """All of them, one behind the other, which are like the first. None of them has a `reported`."""
+        first = several[0]
+        if len(several) == 1:
+            return first
+        return cls(
+            first.origin,
+            first.model,
+            first.terms,
+            first.uncosted,
+            _joined([each.digests for each in several]),
+            _joined([each.at for each in several]),
+            [_joined(columns) for columns in zip(*(each.leaves for each in several), strict=True)],
+            _joined([each.request_ids for each in several]),
+            None,
+        )
+
     def call(self, place: int) -> LoggedCall:
         """One of them, without its identity."""
         return LoggedCall(
@@ -62,6 +84,10 @@ class Alike(msgspec.Struct):
             request_id=self.request_ids[place],
             uncosted=self.uncosted,
         )
+
+
+def _joined(columns: Iterable[Sequence[_T]]) -> list[_T]:
+    return list(chain.from_iterable(columns))
 
 
 def sorted_out(calls: Iterable[LoggedCall]) -> tuple[list[Alike], list[LoggedCall]]:
@@ -85,14 +111,13 @@ def sorted_out(calls: Iterable[LoggedCall]) -> tuple[list[Alike], list[LoggedCal
 
 def _alike(calls: Sequence[LoggedCall]) -> Alike:
     first = calls[0]
-    source = first.origin.source
     reported = [call.reported for call in calls]
     return Alike(
         first.origin,
         first.model,
         first.terms,
         first.uncosted,
-        [_digest(source, call.identity) for call in calls],
+        digests(first.origin.source, [call.identity for call in calls]),
         [call.at for call in calls],
         list(zip(*[call.leaves or () for call in calls], strict=True)),
         [call.request_id for call in calls],
@@ -102,9 +127,15 @@ def _alike(calls: Sequence[LoggedCall]) -> Alike:
 
 def call_digest(call: LoggedCall) -> str:
     """What the call's ids end with. It names the call, whatever file it was found in."""
-    return _digest(call.origin.source, call.identity)
+    return digests(call.origin.source, [call.identity])[0]
 
 
-def _digest(source: str, identity: str) -> str:
-    name = f"{source}\0{identity}".encode("utf-8", "surrogatepass")
-    return blake2b(name, digest_size=_ID_BYTES).hexdigest()
+def digests(source: str, identities: Iterable[str]) -> list[str]:
+    """The same for calls of one source."""
+    begun = blake2b(f"{source}\0".encode("utf-8", "surrogatepass"), digest_size=_ID_BYTES)
+    made: list[str] = []
+    for identity in identities:
+        digest = begun.copy()
+        digest.update(identity.encode("utf-8", "surrogatepass"))
+        made.append(digest.hexdigest())
+    return made

@@ -11,15 +11,17 @@ its file. Times of a call are not in there: a line has the instant at which its 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from taximeter.importers.alike import Alike, digests
 from taximeter.importers.decoding import UNREADABLE, decoded
 from taximeter.importers.instants import stored
 from taximeter.importers.lines import blocks
@@ -30,6 +32,9 @@ from taximeter.providers.metering import words
 from taximeter.providers.metering.leaves import read_usage, terms_in
 from taximeter.providers.metering.plain import MessagesUsage, plain_leaves
 from taximeter.records import Dialect, Terms
+
+if TYPE_CHECKING:
+    from taximeter._native import FoundFile
 
 NAME = "claude-code"
 SUFFIXES = (".jsonl",)
@@ -86,13 +91,70 @@ def read(log: LogFile) -> Iterator[LoggedCall]:
     return _Transcript(log).calls()
 
 
+def read_whole(path: Path, memory: str, found: FoundFile) -> tuple[list[Alike], str]:
+    """The same of a transcript that native code went through by itself, and what to remember of it."""
+    origins = _OriginsOfAFile(path, memory)
+    together: defaultdict[tuple[int, str, int], list[Alike]] = defaultdict(list)
+    for common, message_ids, request_ids, at, leaves in found.columns():
+        session, folder, branch, agent, sidechain, model, tier, speed, geography = common
+        line = _Line(session_id=session, cwd=folder, git_branch=branch, agent_id=agent, is_sidechain=sidechain)
+        origin, terms = origins.of(line), _terms(tier, speed, geography)
+        alike = Alike(
+            origin,
+            model,
+            terms,
+            uncosted=None,
+            digests=digests(NAME, map(_name, message_ids, request_ids)),
+            at=at,
+            leaves=leaves,
+            request_ids=request_ids,
+            reported=None,
+        )
+        together[id(origin), model, id(terms)].append(alike)
+    return list(map(Alike.joined, together.values())), origins.project or ""
+
+
+class _OriginsOfAFile:
+    """What calls of one file belong to. `project` is what is remembered of the file: the folder in which the session
+    began."""
+
+    def __init__(self, path: Path, memory: str) -> None:
+        self.project: str | None = memory or None
+        self._path = path
+        self._known: dict[tuple[str | None, str | None, str | None, bool], Origin] = {}
+
+    def of(self, line: _Line) -> Origin:
+        """One object for lines that belong to the same."""
+        sidechain = line.is_sidechain is True
+        kind = (line.session_id, line.git_branch, line.agent_id, sidechain)
+        origin = self._known.get(kind)
+        if origin is None:
+            origin = self._known[kind] = self._new(line, sidechain=sidechain)
+        return origin
+
+    def _new(self, line: _Line, *, sidechain: bool) -> Origin:
+        if self.project is None and line.cwd:
+            # Where the session began: the program changes its folder as it works.
+            self.project = home_shortened(line.cwd)
+        labels = {"project": self.project, "branch": line.git_branch, "sidechain": "yes" if sidechain else None}
+        return Origin(
+            source=NAME,
+            dialect=Dialect.ANTHROPIC_MESSAGES,
+            provider="anthropic",
+            session=group_name(line.session_id or self._path.stem),
+            run=group_name(line.agent_id),
+            labels={key: named for key, value in labels.items() if (named := group_name(value))},
+            stream=True,
+            untimed=_UNTIMED,
+        )
+
+
 class _Transcript:
     """One file. Its calls are open until lines of so many others have come that no more of theirs will."""
 
     def __init__(self, log: LogFile) -> None:
         self._log = log
-        self._project: str | None = log.memory or None
-        self._origins: dict[tuple[str | None, str | None, str | None, bool], Origin] = {}
+        self._origins = _OriginsOfAFile(log.path, log.memory)
         self._open: dict[str, LoggedCall] = {}
         self._named: tuple[str | None, str | None] = (None, None)  # by which the last call was
         self._identity = ""
@@ -116,7 +178,7 @@ class _Transcript:
         if last:
             # The last answer may be going on: the next time it is read whole, from its first line.
             log.offset = min(began_at, log.offset)
-        log.memory = self._project or ""
+        log.memory = self._origins.project or ""
         yield from open_calls.values()
 
     def _usual(self, line: UsualLine) -> LoggedCall | None:
@@ -133,7 +195,7 @@ class _Transcript:
         origin = self._common_origin
         if origin is None:
             belongs = _Line(session_id=session, cwd=folder, git_branch=branch, agent_id=agent, is_sidechain=sidechain)
-            origin = self._common_origin = self._origin(belongs)
+            origin = self._common_origin = self._origins.of(belongs)
         call = LoggedCall(identity, at, origin, model, leaves, terms=terms, request_id=request_id)
         return call if known is None else self._merge(known, call)
 
@@ -173,7 +235,7 @@ class _Transcript:
         call = LoggedCall(
             identity,
             at,
-            self._origin(entry),
+            self._origins.of(entry),
             model,
             leaves,
             terms=terms,
@@ -216,7 +278,7 @@ class _Transcript:
         call = LoggedCall(
             _identity(*identity, at, model, reported),
             at,
-            self._origin(_line_of(entry)),
+            self._origins.of(_line_of(entry)),
             model,
             usage=read_usage(words.MESSAGES, reported, model=model),
             terms=terms_in(words.MESSAGES, reported),
@@ -225,30 +287,6 @@ class _Transcript:
         )
         known = self._open.get(call.identity)
         return call if known is None else self._merge(known, call)
-
-    def _origin(self, line: _Line) -> Origin:
-        sidechain = line.is_sidechain is True
-        kind = (line.session_id, line.git_branch, line.agent_id, sidechain)
-        origin = self._origins.get(kind)
-        if origin is None:
-            origin = self._origins[kind] = self._new_origin(line, sidechain=sidechain)
-        return origin
-
-    def _new_origin(self, line: _Line, *, sidechain: bool) -> Origin:
-        if self._project is None and line.cwd:
-            # Where the session began: the program changes its folder as it works.
-            self._project = home_shortened(line.cwd)
-        labels = {"project": self._project, "branch": line.git_branch, "sidechain": "yes" if sidechain else None}
-        return Origin(
-            source=NAME,
-            dialect=Dialect.ANTHROPIC_MESSAGES,
-            provider="anthropic",
-            session=group_name(line.session_id or self._log.path.stem),
-            run=group_name(line.agent_id),
-            labels={key: named for key, value in labels.items() if (named := group_name(value))},
-            stream=True,
-            untimed=_UNTIMED,
-        )
 
 
 def _told_again(
@@ -271,10 +309,14 @@ def _told_again(
 def _identity(message_id: str | None, request_id: str | None, at: str, model: str, used: object) -> str:
     """What names the call in whatever file it stands."""
     if message_id:
-        return message_id if not request_id or _OWN_ID.fullmatch(message_id) else f"{message_id} {request_id}"
+        return _name(message_id, request_id)
     if request_id:
         return request_id
     return sha256(f"{at}\0{model}\0{used}".encode("utf-8", "replace")).hexdigest()
+
+
+def _name(message_id: str, request_id: str | None) -> str:
+    return message_id if not request_id or _OWN_ID.fullmatch(message_id) else f"{message_id} {request_id}"
 
 
 @lru_cache(maxsize=256)

@@ -25,9 +25,10 @@ from taximeter.importers.instants import text_of
 from taximeter.importers.logged import known_tokens
 from taximeter.importers.once import Entry, each_once, ids_of, without
 from taximeter.importers.packed import beginning
+from taximeter.importers.pieces import Piece, Task
 from taximeter.importers.sources import HEAD_BYTES, SOURCES, Source, source_named, source_of, suffixes
 from taximeter.importers.summary import ImportSummary
-from taximeter.importers.workers import Piece, Task, reading
+from taximeter.importers.workers import reading
 from taximeter.ledger import Call, Calls, FileMark
 from taximeter.records import Receipt
 
@@ -123,7 +124,7 @@ def _add(
         made.unchanged += 1
         made.unchanged_bytes += size
         return
-    made.tasks.append(Task(source.name, Path(name), state, columns))
+    made.tasks.append(Task(source.name, Path(name), state, columns, size))
     made.size_bytes += size
 
 

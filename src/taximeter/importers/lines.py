@@ -18,7 +18,9 @@ from taximeter.importers.logged import LogFile
 MOST_LINE_BYTES = 64 << 20
 """Pictures are pasted into logs, and are some megabytes. What is longer is skipped, and said."""
 
-_BLOCK_BYTES = 1 << 18  # what is read is looked at while the processor's cache still has it
+BLOCK_BYTES = 1 << 18
+"""As much is read at a time: it is looked at while the processor's cache still has it."""
+
 _KEPT_BYTES = 8 << 20
 
 Mark = bytes | re.Pattern[bytes]
@@ -45,13 +47,13 @@ def blocks(log: LogFile, mark: Mark) -> Iterator[Block]:
     `mark` in it and closes an object, as it does in a file that just ends so; else it is half a line, and is read the
     next time.
     """
-    room = _rooms.pop() if _rooms else bytearray(_BLOCK_BYTES)
+    room = _rooms.pop() if _rooms else bytearray(BLOCK_BYTES)
     log.file.seek(log.offset)
     begin, held, skipping = log.offset, 0, False  # `held` bytes are of a line that goes on
     while True:
-        if len(room) - held < _BLOCK_BYTES:
-            room += bytes(_BLOCK_BYTES)
-        with memoryview(room) as view, view[held : held + min(_BLOCK_BYTES, log.size - begin - held)] as rest:
+        if len(room) - held < BLOCK_BYTES:
+            room += bytes(BLOCK_BYTES)
+        with memoryview(room) as view, view[held : held + min(BLOCK_BYTES, log.size - begin - held)] as rest:
             count = log.file.readinto(rest) or 0
         if not count:
             break

@@ -11,13 +11,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from taximeter.importers import batches, claude_code, codex, columns, langfuse, litellm, otlp
 from taximeter.importers.decoding import BLANK, UNREADABLE, decoded
 from taximeter.importers.lines import first_lines
 from taximeter.importers.logged import LogFile, LoggedCall
 from taximeter.importers.rows import DELIMITERS
+from taximeter.importers.usual_lines import usage_calls
+
+if TYPE_CHECKING:
+    from taximeter._native import FoundFile
+    from taximeter.importers.alike import Alike
 
 HEAD_BYTES = 1 << 18
 """As much of a file is looked at to tell what it is."""
@@ -37,7 +42,8 @@ class Source:
     things than before, so that what was read is read again. `places` are where such logs usually lie.
 
     `is_mine` tells by one object in it, a line or a row for most, whether a file is of this kind. `in_pieces` says that
-    a log only grows, and can be read on where it was left.
+    a log only grows, and can be read on where it was left. `whole` is for files that native code goes through by
+    itself, where it was built: what `read` would give, of a file at a path with a memory, and what to remember then.
     """
 
     name: str
@@ -48,6 +54,7 @@ class Source:
     is_mine: Callable[[Mapping[str, Any]], bool]
     places: Callable[[Environ, Path], list[Path]] = _nowhere
     in_pieces: bool = False
+    whole: Callable[[Path, str, FoundFile], tuple[list[Alike], str]] | None = None
 
 
 SOURCES: Mapping[str, Source] = {
@@ -62,6 +69,7 @@ SOURCES: Mapping[str, Source] = {
             is_mine=claude_code.is_mine,
             places=claude_code.places,
             in_pieces=True,
+            whole=None if usage_calls is None else claude_code.read_whole,
         ),
         Source(
             name=codex.NAME,

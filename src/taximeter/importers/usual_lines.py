@@ -14,6 +14,7 @@ line with the mark in it comes as the place where it stands, unless it is usual 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from taximeter.importers.lines import marked_in
 
@@ -28,6 +29,12 @@ lines in a row that have it in common."""
 
 UsualLine = tuple[int, str, str, str | None, tuple[int, ...], Common]
 """Where it begins, the instant as `instants.stored` has it, the message's id, the request's, leaves, and the rest."""
+
+
+if TYPE_CHECKING:
+    from taximeter._native import FoundFile
+
+    UsageCalls = Callable[[list[tuple[int, int, int]], int, int], list[FoundFile]]
 
 
 def places_only(buffer: bytearray, first: int, end: int) -> Sequence[Place | UsualLine]:
@@ -45,3 +52,17 @@ def _fastest() -> Callable[[bytearray, int, int], Sequence[Place | UsualLine]]:
 
 usage_lines = _fastest()
 """The lines of `buffer[first:end]`, whole ones, that have the mark."""
+
+
+def _fastest_of_files() -> UsageCalls | None:
+    try:
+        from taximeter._native import usage_calls  # noqa: PLC0415 - as above
+    except ImportError:
+        return None
+    return usage_calls
+
+
+usage_calls = _fastest_of_files()
+"""What whole files say, given by descriptor, the place to begin at, and their size: as far as they have nothing but
+usual lines, and no call in two places. It is read in blocks of so many bytes, and no line may be longer than so many.
+None where that was not built."""

@@ -1,7 +1,7 @@
-"""Reading logs in processes beside this one: to find the calls in a gigabyte takes longer than to book them.
+"""Reading logs beside booking them: native code in threads where it reads a source's files, else other processes.
 
-Owns: the processes, what goes between them, and that calls come in the order of the files. Refuses to know: formats,
-prices, the ledger.
+Owns: the processes, what goes between them, and that calls come in the order of the files. Refuses to know:
+formats, prices, the ledger.
 """
 
 from __future__ import annotations
@@ -10,101 +10,46 @@ import gc
 import multiprocessing
 import pickle
 import threading
-from collections import Counter, deque
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import cast
 
-import msgspec
-
 from taximeter.errors import CapacityError
-from taximeter.importers.alike import Alike, sorted_out
-from taximeter.importers.files import FileState, digest, reading_offset, why
-from taximeter.importers.logged import LogFile, LoggedCall
-from taximeter.importers.packed import opened
-from taximeter.importers.sources import source_named
+from taximeter.importers.pieces import Piece, Task, read_pieces
+from taximeter.importers.whole_files import is_read_whole, pieces_of_whole_files
 
-_PIECE_CALLS = 2_000
 _PIPE_BYTES = 1 << 20  # as much as Linux lets anybody have
 _AHEAD_BYTES = 8 << 20  # of what is read and not yet booked: some three batches
 
 
-@dataclass(slots=True)
-class Task:
-    """One file to read: where, what is remembered of it, and the map of its columns where it has one."""
-
-    source: str
-    path: Path
-    state: FileState | None
-    columns: Path | None = None
-
-
-class Piece(msgspec.Struct):
-    """Some calls of a file, and how far it was read since the piece before. The last piece of a file has its new
-    `state`, None where it could not be read; `resumed` is whether it was read on where it was left."""
-
-    alike: list[Alike] = msgspec.field(default_factory=list[Alike])
-    others: list[LoggedCall] = msgspec.field(default_factory=list[LoggedCall])
-    read_bytes: int = 0
-    is_last: bool = False
-    resumed: bool = False
-    state: FileState | None = None
-    notes: Counter[str] = msgspec.field(default_factory=Counter[str])
+@contextmanager
+def reading(tasks: Sequence[Task], *, processes: int) -> Generator[Iterator[tuple[Task, Piece]]]:
+    """Every piece of every task, in their order; with `processes` above 0, read by that many beside this one, or by as
+    many threads."""
+    whole = [is_read_whole(task) for task in tasks]
+    by_native_code = [task for task, is_whole in zip(tasks, whole, strict=True) if is_whole]
+    by_python = [task for task, is_whole in zip(tasks, whole, strict=True) if not is_whole]
+    with (
+        pieces_of_whole_files(by_native_code, threads=processes) as of_whole,
+        _by_processes(by_python, processes) as of_others,
+    ):
+        yield _one_by_one(of_whole if is_whole else of_others for is_whole in whole)
 
 
-def read_pieces(task: Task) -> Iterator[Piece]:
-    """The calls of one file, in pieces. Never raises for what is wrong with the file: it is noted."""
-    source = source_named(task.source, task.columns)
-    try:
-        file, size, status, damage = opened(task.path)
-    except OSError as error:
-        yield Piece(is_last=True, notes=Counter({f"a file cannot be read: {why(error)}": 1}))
-        return
-    with closing(file):
-        read_bytes = 0
-
-        def count(more: int) -> None:
-            nonlocal read_bytes
-            read_bytes += more
-
-        log = LogFile(path=task.path, file=file, size=size, on_bytes=count)
-        if damage is not None:
-            log.note(damage)
-        calls: list[LoggedCall] = []
-        state = None
-        try:
-            if source.in_pieces:
-                log.offset = reading_offset(task.state, file, size, source.edition)
-            resumed = log.offset > 0
-            log.memory = task.state.memory if task.state is not None and resumed else ""
-            for call in source.read(log):
-                calls.append(call)
-                if len(calls) >= _PIECE_CALLS:
-                    yield Piece(*sorted_out(calls), read_bytes)
-                    calls, read_bytes = [], 0
-            state = FileState(
-                device=status.st_dev,
-                inode=status.st_ino,
-                size=status.st_size,
-                modified_ns=status.st_mtime_ns,
-                offset=log.offset,
-                digest=digest(file, log.offset),
-                edition=source.edition,
-                memory=log.memory,
-            )
-        except OSError as error:
-            log.note(f"a file cannot be read: {why(error)}")
-            resumed = False
-        yield Piece(*sorted_out(calls), read_bytes, is_last=True, resumed=resumed, state=state, notes=log.notes)
+def _one_by_one(readers: Iterable[Iterator[tuple[Task, Piece]]]) -> Iterator[tuple[Task, Piece]]:
+    """The pieces of one file from each."""
+    for reader in readers:
+        for task, piece in reader:
+            yield task, piece
+            if piece.is_last:
+                break
 
 
 @contextmanager
-def reading(tasks: Sequence[Task], *, processes: int) -> Generator[Iterator[tuple[Task, Piece]]]:
-    """Every piece of every task, in their order; with `processes` above 0, read by that many beside this one."""
+def _by_processes(tasks: Sequence[Task], processes: int) -> Generator[Iterator[tuple[Task, Piece]]]:
     if processes < 1 or len(tasks) < 2:
         yield ((task, piece) for task in tasks for piece in read_pieces(task))
         return

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from taximeter.errors import CapacityError, RequestError
-from taximeter.importers import lines, workers
+from taximeter.importers import lines, whole_files, workers
+from taximeter.importers.sources import SOURCES, Source
 from tests.unit.importers.logs import NOW, Desk, transcript_line
 
 WHOLE = transcript_line("m1", out=10)
@@ -55,7 +58,7 @@ def test_a_damaged_line_is_counted_and_the_others_are_read(desk: Desk, damaged: 
 def test_a_line_beyond_measure_is_skipped(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its bytes go by, and never lie in memory together."""
     monkeypatch.setattr(lines, "MOST_LINE_BYTES", 10_000)
-    monkeypatch.setattr(lines, "_BLOCK_BYTES", 4_000)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 4_000)
     long = json.dumps(transcript_line("m3", out=40) | {"text": "x" * 50_000}).encode() + b"\n"
     desk.write("a.jsonl", WHOLE, long, transcript_line("m2", out=20))
     summary = desk.run(source="claude-code")
@@ -66,7 +69,7 @@ def test_a_line_beyond_measure_is_skipped(desk: Desk, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("block_bytes", [1, 7, 100, 1_000])
 def test_where_blocks_end_does_not_matter(desk: Desk, monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> None:
     """Lines lie across them."""
-    monkeypatch.setattr(lines, "_BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", block_bytes)
     desk.write("a.jsonl", *(transcript_line(f"m{number}", out=10, request=f"r{number}") for number in range(9)))
     desk.run(source="claude-code")
     assert desk.tokens() == 90
@@ -205,8 +208,18 @@ def test_a_dry_run_says_the_same_and_leaves_nothing(desk: Desk) -> None:
     assert desk.tokens() == 70
 
 
-def test_processes_beside_this_one_read_the_same(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls come in the order of the files, whoever reads them."""
+def by_python(patch: pytest.MonkeyPatch) -> None:
+    """From now on transcripts are read as where native code was not built: in processes."""
+    patch.setitem(cast("dict[str, Source]", SOURCES), "claude-code", replace(SOURCES["claude-code"], whole=None))
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_readers_beside_this_one_read_the_same(desk: Desk, monkeypatch: pytest.MonkeyPatch, *, native: bool) -> None:
+    """Calls come in the order of the files, whoever reads them: threads, or processes."""
+    if not native:
+        by_python(monkeypatch)
+    monkeypatch.setattr(whole_files, "_AT_ONCE_FILES", 1)
+    monkeypatch.setattr(whole_files, "_AHEAD_BYTES", 3_000)
     monkeypatch.setattr("taximeter.importers.importing._WORTH_PROCESSES_BYTES", 0)
     for file in range(6):
         names = range(file * 5, file * 5 + 10)  # half of each is in the next one too
@@ -236,6 +249,7 @@ def test_a_reader_that_is_killed_ends_the_import_and_the_next_one_is_whole(
     for file in range(200):
         desk.write(f"{file}{'x' * 150}.jsonl", transcript_line(f"m{file}", out=10, request=f"r{file}"))
     with monkeypatch.context() as patch:
+        by_python(patch)
         patch.setattr("taximeter.importers.importing._WORTH_PROCESSES_BYTES", 0)
         patch.setattr(workers, "_work", _ends_at_once)
         with pytest.raises(CapacityError, match="import again"):
