@@ -29,6 +29,11 @@ def money_text(amount: Decimal, *, beside: Decimal | None = None) -> str:
     return f"{'-' if amount < 0 else ''}${abs(amount):,.{decimals}f}"
 
 
+def sum_text(amount: Decimal, unpriced: int) -> str:
+    """A sum and what it lacks: `$12.00 + 3 unpriced`."""
+    return money_text(amount) + (f" + {unpriced:,} unpriced" if unpriced else "")
+
+
 def _decimals(amount: Decimal) -> int:
     if abs(amount) >= 100 or amount == 0:
         return 2

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from taximeter.ledger import Ledger
 
 _RIGHT: Final = ("calls", "in", "out", "cost", "log says", "difference", "unpriced")
-_LEAST_TELLING: Final = ("in", "out", "unpriced", "calls", "difference")
+_LEAST_TELLING: Final = ("in", "out", "calls", "unpriced", "difference")
 _UNITS: Final = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 _MOST_REASONS: Final = 12
 _MOST_READERS: Final = 3
@@ -168,7 +168,7 @@ def _print_table(summary: ImportSummary, total: ModelSums, mode: Mode) -> None:
             "unpriced": f"{sums.unpriced:,}" if sums.unpriced and mode is not Mode.REPORTED else "",
         }
         rows.append({heading: Text(text, style="bold" if sums is total else "") for heading, text in row.items()})
-    print_table(rows, right=_RIGHT, least_telling=_LEAST_TELLING, shorten={"model": 24})
+    print_table(rows, right=_RIGHT, least_telling=_LEAST_TELLING, names="model")
 
 
 def _money(sums: ModelSums, mode: Mode) -> Mapping[str, str]:

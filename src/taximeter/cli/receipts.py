@@ -92,7 +92,8 @@ def _print_table(found: Sequence[Receipt]) -> None:
 
     rows = [_row(one) for one in found]
     # Ids lose their random end before much else is left out; what became of a request goes last, and its id stays.
-    print_table(rows, right=_RIGHT, least_telling=_LEAST_TELLING, shorten={"receipt": SHORT_ID}, dim=("receipt",))
+    ids, fixed = ("receipt",), {"receipt": SHORT_ID}
+    print_table(rows, right=_RIGHT, least_telling=_LEAST_TELLING, shorten=fixed, names="model", dim=ids)
 
 
 def _row(one: Receipt) -> dict[str, Text]:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from taximeter.cli.console import JsonFlag, out, print_json
-from taximeter.cli.reprice import pages, sellers, sum_text
+from taximeter.cli.reprice import pages, sellers
 from taximeter.clock import SYSTEM_CLOCK
 from taximeter.errors import RequestError
-from taximeter.figures import money_text
+from taximeter.figures import money_text, sum_text
 from taximeter.settings import Settings
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _print(found: Reconciliation, *, by_line: bool) -> None:
             continue
         rows.append(_row(line))
     if rows:
-        print_table(rows, right=_RIGHT, least_telling=_LEAST_TELLING)
+        print_table(rows, right=_RIGHT, least_telling=_LEAST_TELLING, names="model")
         console.print("")
     unpriced = sum(line.unpriced for line in found.lines)
     console.print(f"theirs      {money_text(found.theirs)}", soft_wrap=True)

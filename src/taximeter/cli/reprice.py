@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Future
 from datetime import datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
@@ -19,7 +18,7 @@ from taximeter.cli.console import JsonFlag, out, print_json
 from taximeter.cli.price import parse_instant
 from taximeter.clock import SYSTEM_CLOCK
 from taximeter.errors import LedgerError, RequestError
-from taximeter.figures import money_text
+from taximeter.figures import money_text, sum_text
 from taximeter.records import Receipt, new_id
 from taximeter.settings import Settings
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 _CURRENT: Final = "current"
 _PAGE: Final = 500
 _RIGHT: Final = ("receipts", "corrected", "by its own list", "by the other", "difference")
-_LEAST_TELLING: Final = ("receipts", "corrected", "difference")
+_LEAST_TELLING: Final = ("receipts", "corrected", "by its own list", "by the other")
 
 Since = Annotated[str | None, typer.Option(help="From this day on (its start in UTC), or an instant.", metavar="WHEN")]
 Until = Annotated[str | None, typer.Option(help="Before this day, or instant.", metavar="WHEN")]
@@ -144,11 +143,6 @@ def _sums(sums: Sums) -> dict[str, object]:
     }
 
 
-def sum_text(amount: Decimal, unpriced: int) -> str:
-    """A sum and what it lacks: `$12.00 + 3 unpriced`."""
-    return money_text(amount) + (f" + {unpriced:,} unpriced" if unpriced else "")
-
-
 def _print(repricing: Repricing, with_list: str, *, dry_run: bool) -> None:
     from rich.text import Text  # noqa: PLC0415  # as in `console`
 
@@ -167,7 +161,7 @@ def _print(repricing: Repricing, with_list: str, *, dry_run: bool) -> None:
                 "difference": money_text(sums.difference),
             }
             rows.append({name: Text(text, style="bold" if sums is total else "") for name, text in cells.items()})
-        print_table(rows, right=_RIGHT, least_telling=_LEAST_TELLING)
+        print_table(rows, right=_RIGHT, least_telling=_LEAST_TELLING, names="model")
     for reason, count in repricing.left.most_common():
         console.print(f"{count:,} stay as they are: {reason}", style="dim", soft_wrap=True)
     from taximeter.pricing.repricing import Change  # noqa: PLC0415

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from taximeter.cli.console import out
 
 _GAP = 2
+_SHORTEST_NAME, _SHORT_NAME = 8, 18
 
 
 def print_table(
@@ -19,6 +20,7 @@ def print_table(
     right: Collection[str],
     least_telling: Sequence[str],
     shorten: Mapping[str, int] | None = None,
+    names: str | None = None,
     dim: Collection[str] = (),
 ) -> None:
     """Print rows of cells by heading; those in `right` end at the right edge of their column. Columns of empty
@@ -26,7 +28,7 @@ def print_table(
     console = out()
     columns = {heading: [row[heading].plain for row in rows] for heading in rows[0]}
     columns = {heading: texts for heading, texts in columns.items() if any(texts)}
-    shown = fitting(columns, console.width, least_telling=least_telling, shorten=shorten or {})
+    shown = fitting(columns, console.width, least_telling=least_telling, shorten=shorten or {}, names=names)
     # Laid out here: the library's own tables take a millisecond a row, and there are two thousand models.
     widths = {heading: max(map(cell_len, (heading, *texts))) for heading, texts in shown.items()}
     *_, last = shown
@@ -50,19 +52,40 @@ def print_table(
 
 
 def fitting(
-    columns: Mapping[str, Sequence[str]], width: int, *, least_telling: Sequence[str], shorten: Mapping[str, int]
+    columns: Mapping[str, Sequence[str]],
+    width: int,
+    *,
+    least_telling: Sequence[str],
+    shorten: Mapping[str, int],
+    names: str | None = None,
 ) -> Mapping[str, Sequence[str]]:
-    """As many of the columns as fit side by side, each of them whole: the first of `least_telling` goes first, then
-    those in `shorten` lose all but so many characters, then the next columns go."""
-
-    def needed(shown: Mapping[str, Sequence[str]]) -> int:
-        return sum(max(map(len, [heading, *texts])) + _GAP for heading, texts in shown.items()) - _GAP
-
+    """As many of the columns as fit side by side: the first of `least_telling` goes first, then those in `shorten` lose
+    all but so many characters, then the next columns go. All but those and the column of `names` are whole: names are
+    cut before a column goes, and have what room is left."""
     shown = dict(columns)
-    for heading in (each for each in least_telling if each in columns):
-        if needed(shown) <= width:
+    room = _SHORT_NAME
+
+    def needed() -> int:
+        wide = {heading: max(map(cell_len, [heading, *texts])) for heading, texts in shown.items()}
+        if names in wide:
+            wide[names] = min(wide[names], room)
+        return sum(wide.values()) + _GAP * (len(wide) - 1)
+
+    going = [each for each in least_telling if each in columns]
+    for heading in going:
+        if heading == going[-1]:
+            room = _SHORTEST_NAME
+        if needed() <= width:
             break
         del shown[heading]
-        if needed(shown) > width:
+        if needed() > width:
             shown |= {key: [text[:length] for text in shown[key]] for key, length in shorten.items()}
+    if names in shown:
+        others = needed() - min(room, max(map(cell_len, [names, *shown[names]])))
+        room = max(_SHORTEST_NAME, width - others)
+        shown[names] = [_cut(text, room) for text in shown[names]]
     return shown
+
+
+def _cut(text: str, room: int) -> str:
+    return text if cell_len(text) <= room else set_cell_size(text, room - 1).rstrip() + "…"

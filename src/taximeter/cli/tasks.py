@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from taximeter.cli.console import JsonFlag, out, print_json
-from taximeter.figures import money_text
+from taximeter.figures import sum_text
 from taximeter.records import Task
 from taximeter.settings import Settings
 
 if TYPE_CHECKING:
     from taximeter.ledger import GroupTotals
 
-_RIGHT: Final = ("requests", "failed", "in", "out", "cost", "unpriced")
-_LEAST_TELLING: Final = ("in", "out", "failed", "last, UTC", "requests", "unpriced", "cost")
+_RIGHT: Final = ("requests", "failed", "in", "out", "cost")
+_LEAST_TELLING: Final = ("in", "out", "failed", "last, UTC", "requests", "cost")
 _ENDS: Final = {True: ("succeeded", "green"), False: ("failed", "red"), None: ("open", "dim")}
 
 
@@ -58,9 +58,8 @@ def _print_table(found: Sequence[tuple[GroupTotals, Task]]) -> None:
             "failed": f"{sums.failures:,}" if sums.failures else "",
             "in": f"{sums.input_tokens:,}",
             "out": f"{sums.output_tokens:,}",
-            "cost": "?" if sums.unpriced == sums.receipts else money_text(sums.cost),
-            "unpriced": f"{sums.unpriced:,}" if sums.unpriced else "",
+            "cost": "?" if sums.unpriced == sums.receipts else sum_text(sums.cost, sums.unpriced),
             "ended": end,
         }
         rows.append({key: Text(text, style=style if key == "ended" else "") for key, text in row.items()})
-    print_table(rows, right=_RIGHT, least_telling=_LEAST_TELLING)
+    print_table(rows, right=_RIGHT, least_telling=_LEAST_TELLING, names="task")

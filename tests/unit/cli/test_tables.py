@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from rich.cells import cell_len
+
 import taximeter.cli.receipts as receipts_module
 from taximeter.cli.tables import fitting as any_fitting
 from taximeter.figures import SHORT_ID
@@ -37,3 +39,22 @@ def test_a_narrow_terminal_gets_fewer_columns_not_cut_ones() -> None:
         assert {"outcome", "receipt"} <= shown.keys() or width < 40
         assert sum(max(len(heading), len(texts[0])) + 2 for heading, texts in shown.items()) - 2 <= width
         assert all(shown[heading] == columns[heading] for heading in shown if heading != "receipt")
+
+
+def test_names_are_cut_before_what_they_are_about_is_left_out() -> None:
+    """However long or wide they are: a name has what room is left, in cells and not in characters."""
+    columns = {
+        "task": ["修复登录重定向并且迁移计费服务", "a" * 200],
+        "requests": ["1,204", "3"],
+        "cost": ["$12.8835 + 5 unpriced", "$0.0100"],
+        "ended": ["succeeded", "open"],
+    }
+    for width in range(40, 260):
+        shown = any_fitting(columns, width, least_telling=("requests", "cost"), shorten={}, names="task")
+        widest = {heading: max(map(cell_len, [heading, *texts])) for heading, texts in shown.items()}
+        assert sum(widest.values()) + 2 * (len(widest) - 1) <= width
+        assert shown["ended"] == columns["ended"]
+        assert width < 42 or shown["cost"] == columns["cost"]
+        assert width < 62 or shown["requests"] == columns["requests"]
+        assert all(text in columns["task"] or text.endswith("…") for text in shown["task"])
+    assert shown == columns
