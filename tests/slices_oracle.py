@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import pairwise
 
-from taximeter.ledger import CostTotals, Percentiles, Slice
+from taximeter.ledger import CostTotals, Dearest, Percentiles, Slice, Spent
 from taximeter.records import (
     LABEL_KIND,
     Basis,
@@ -78,6 +78,36 @@ class ReceiptsInMemory:
             CostTotals(**{name: getattr(part, name) for name in CostTotals.__slots__})
             for part in self.slices(by, edges, only=only)
         ]
+
+    def dearest(
+        self,
+        by: str,
+        edges: tuple[datetime, datetime, datetime],
+        *,
+        only: Sequence[tuple[str, str]] = (),
+        most: int,
+    ) -> Dearest:
+        past, now = (self.slices(by, span, only=only) for span in pairwise(edges))
+        now.sort(key=lambda part: (part.name is None, -part.cost, -part.receipts, part.name or ""))
+        shown = now if len(now) <= most else now[: most - 1]
+        names = {part.name for part in shown}
+        rest = {part.name for part in now} - names
+        mine = [receipt for receipt in self._receipts if edges[1] <= receipt.closed_at < edges[2]]
+        mine = [receipt for receipt in mine if self._belongs(receipt, only)]
+        others = [receipt for receipt in mine if groups_of(receipt, self._words).get(by) in rest]
+        return Dearest(
+            slices=tuple(_unlooked_at(part) for part in shown),
+            others=_unlooked_at(slice_of(0, None, others)) if others else None,
+            names=len(rest),
+            whole=slice_of(0, None, mine) if mine else None,
+            before={part.name: _spent([part]) for part in past if part.name in names},
+            others_before=_spent_or_none([part for part in past if part.name in rest]),
+            whole_before=_spent_or_none(past),
+        )
+
+    def _belongs(self, receipt: Receipt, only: Sequence[tuple[str, str]]) -> bool:
+        groups = groups_of(receipt, self._words)
+        return all(groups.get(kind) == name for kind, name in only)
 
     def task_costs(
         self, names: Collection[str], until: datetime, *, only: Sequence[tuple[str, str]] = ()
@@ -175,6 +205,28 @@ def slice_of(interval: int, name: str | None, receipts: Sequence[Receipt]) -> Sl
         reported=len(said),
         off_scale=0,
     )
+
+
+def _unlooked_at(part: Slice) -> Slice:
+    """Without percentiles."""
+    return replace(
+        part,
+        first_token=Percentiles(of=part.first_token.of),
+        inter_token=Percentiles(of=part.inter_token.of),
+        total=Percentiles(of=part.total.of),
+    )
+
+
+def _spent(parts: Sequence[Slice]) -> Spent:
+    return Spent(
+        receipts=sum(part.receipts for part in parts),
+        unpriced=sum(part.unpriced for part in parts),
+        cost=exact_sum(part.cost for part in parts),
+    )
+
+
+def _spent_or_none(parts: Sequence[Slice]) -> Spent | None:
+    return _spent(parts) if parts else None
 
 
 def percentiles(durations_ns: Sequence[int | None]) -> Percentiles:

@@ -73,6 +73,29 @@ def test_every_report_of_a_span_has_the_same_total(
     assert sum(row.sums.receipts for row in timeline) == whole.total.receipts
 
 
+@given(worlds, spans, zones, st.sampled_from(KINDS), st.integers(2, 5))
+@settings(max_examples=60, deadline=None)
+def test_a_table_that_is_short_from_the_start_is_the_whole_one_folded(
+    world: ReceiptsInMemory, span: list[datetime], zone: ZoneInfo, by: str, most: int
+) -> None:
+    """Nobody need make ten thousand rows to show thirty: the same rows in the same order, the others together, what
+    they cost before, how their tasks stand, and the total with its percentiles."""
+    question = Question(by=by, since=span[0], until=span[1], zone=zone)
+    short = answer(world, question, NOW, most_rows=most)
+    whole = folded(answer(world, question, NOW), most)
+    assert [(row.name, row.since, row.until, row.others) for row in short.rows] == [
+        (row.name, row.since, row.until, row.others) for row in whole.rows
+    ]
+    for row, expected in zip(short.rows, whole.rows, strict=True):
+        assert figures(row.sums) == figures(expected.sums)
+        assert (row.before, row.task) == (expected.before, expected.task)
+    assert short.total == whole.total
+    assert (short.tasks, short.tasks_before) == (whole.tasks, whole.tasks_before)
+    for name in ("receipts", "unpriced", "cost"):
+        assert getattr(short.before, name) == getattr(whole.before, name)
+    assert [text for _, text in terminal_lines(short, 400)] == [text for _, text in terminal_lines(whole, 400)]
+
+
 @given(worlds, spans, zones)
 @settings(max_examples=40, deadline=None)
 def test_the_total_is_that_of_an_independent_count(

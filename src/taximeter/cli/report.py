@@ -80,7 +80,8 @@ def report(
         with Ledger.open(settings.ledger_url, spool=settings.spool_dir) as ledger:
             question = _question(ledger, now, by=by, since=since, until=until, timezone=timezone, only=only)
             in_full = show == "time" or as_json or as_csv or html is not None
-            found = answer(ledger, question, now, timeline=html is not None, in_full=in_full)
+            most_rows = None if in_full else limit
+            found = answer(ledger, question, now, timeline=html is not None, most_rows=most_rows)
             newest = None if found.rows else ledger.latest()
     if as_json:
         from taximeter.reports.as_json import as_json as to_json  # noqa: PLC0415  # one renderer is asked for

@@ -3,7 +3,7 @@
 from taximeter.ledger.bulk import Appended, FileMark
 from taximeter.ledger.forms import Call, Calls, Form
 from taximeter.ledger.ledger import Ledger
-from taximeter.ledger.totals import CostTotals, GroupTotals, Percentiles, Slice, UsageTotals
+from taximeter.ledger.totals import CostTotals, Dearest, GroupTotals, Percentiles, Slice, Spent, UsageTotals
 from taximeter.ledger.writer import LedgerCounts
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Call",
     "Calls",
     "CostTotals",
+    "Dearest",
     "FileMark",
     "Form",
     "GroupTotals",
@@ -18,5 +19,6 @@ __all__ = [
     "LedgerCounts",
     "Percentiles",
     "Slice",
+    "Spent",
     "UsageTotals",
 ]

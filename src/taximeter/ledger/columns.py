@@ -52,6 +52,8 @@ NOTE_COLUMNS = ("request_id", "receipt_id", "writer_id", "received_at", "documen
 UNKNOWN_COLUMNS = {name: name.replace("_tokens", "_unknown") for name in TOKEN_COLUMNS}
 
 HOUR_KEYS = ("model", "served_by", "outcome", *BELONGING_COLUMNS, "usage_basis", "cost_basis")
+# What a day's sums are kept by: a day has as many runs as its hours together have, and few people ask by run.
+DAY_KEYS = tuple(name for name in HOUR_KEYS if name != "run")
 HOUR_COUNTS = (
     "receipts",
     "unpriced",

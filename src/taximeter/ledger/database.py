@@ -52,7 +52,11 @@ class Asking(Protocol):
         ...
 
     def joined(self, column: str) -> str:
-        """What says in SQL: all values of a column of numbers that are known, with commas between them."""
+        """What says in SQL: all values of a column of numbers that are known, as one value (see `numbers`)."""
+        ...
+
+    def numbers(self, joined: Any) -> list[int]:
+        """Those that such a value has."""
         ...
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Sums of receipts, from the sums of their hours; at an edge within an hour, from the receipts themselves.
+"""Sums of receipts, from the sums of their days and hours; at an edge within an hour, from the receipts themselves.
 
 Owns: what can be added up and what of it belongs to whom, in both places alike. Refuses to know: who asks.
 """
@@ -6,7 +6,7 @@ Owns: what can be added up and what of it belongs to whom, in both places alike.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any
@@ -29,6 +29,7 @@ from taximeter.records import LABEL_KIND, PICODOLLARS_PER_DOLLAR, Outcome
 # ruff: noqa: S608 - all words of these questions are our own
 
 HOUR = timedelta(hours=1)
+_DAY = timedelta(days=1)
 
 KINDS = ("task", "run", "session", "model", "served_by", "key", "source", "outcome")
 """What receipts are added up by, beside their labels: columns of both tables."""
@@ -120,17 +121,25 @@ OF_HOURS = Source(
     "hour",
     (Condition("receipts > 0"),),
 )
+OF_DAYS = replace(OF_HOURS, table="usage_by_day", at="day")
+"""As that of hours, but for runs, which days know nothing of: a fraction of the rows."""
 OF_RECEIPTS = _of_receipts()
 
 
-def parts_of(span: Span) -> Iterator[tuple[Source, Span]]:
-    """The whole hours of a span, and what it has of an hour before and after them; in their order."""
+def parts_of(span: Span, *, by_days: bool = False) -> Iterator[tuple[Source, Span]]:
+    """The whole hours of a span, or with `by_days` its whole days and the hours around them, and what it has of an hour
+    before and after them; in their order."""
     since, until = span[0].astimezone(UTC), span[1].astimezone(UTC)
     first, last = _hour_from(since), hour_of(until)
     if first > last:  # all within one hour
         parts = [(OF_RECEIPTS, (since, until))]
     else:
-        parts = [(OF_RECEIPTS, (since, first)), (OF_HOURS, (first, last)), (OF_RECEIPTS, (last, until))]
+        first_day, last_day = _day_from(first), _day_of(last)
+        if by_days and first_day < last_day:
+            whole = [(OF_HOURS, (first, first_day)), (OF_DAYS, (first_day, last_day)), (OF_HOURS, (last_day, last))]
+        else:
+            whole = [(OF_HOURS, (first, last))]
+        parts = [(OF_RECEIPTS, (since, first)), *whole, (OF_RECEIPTS, (last, until))]
     return ((source, part) for source, part in parts if part[0] < part[1])
 
 
@@ -144,6 +153,15 @@ def _hour_from(at: datetime) -> datetime:
     return hour if hour == at else hour + HOUR
 
 
+def _day_of(at: datetime) -> datetime:
+    return at.replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def _day_from(at: datetime) -> datetime:
+    day = _day_of(at)
+    return day if day == at else day + _DAY
+
+
 def hours_of(asking: Asking, kind: str, names: Collection[str]) -> list[datetime]:
     """In which hours any of these groups had receipts, ascending."""
     found = set[str]()
@@ -151,6 +169,20 @@ def hours_of(asking: Asking, kind: str, names: Collection[str]) -> list[datetime
         which = all_of([Condition("kind = ?", (rows.stored_kind(kind),)), one_of("name", some)])
         found.update(hour for (hour,) in asking.ask(f"SELECT hour FROM group_hours WHERE {which.text}", *which.values))
     return sorted(map(instant, found))
+
+
+def hours_between(hours: Collection[datetime], until: datetime) -> list[Span]:
+    """Spans of those hours, as few as there can be, all before `until`."""
+    spans: list[Span] = []
+    for hour in sorted(hours):
+        if hour >= until:
+            break
+        end = min(hour + HOUR, until)
+        if spans and spans[-1][1] == hour:
+            spans[-1] = (spans[-1][0], end)
+        else:
+            spans.append((hour, end))
+    return spans
 
 
 def newest_hour_of(asking: Asking, before: datetime) -> datetime | None:

@@ -34,7 +34,7 @@ from taximeter.ledger.liveness import WriterLock, WriterLocks
 from taximeter.ledger.rows import stored_name
 from taximeter.ledger.spool import JOURNAL, Spool
 from taximeter.ledger.sqlite import Sqlite
-from taximeter.ledger.totals import CostTotals, GroupTotals, Slice, UsageTotals
+from taximeter.ledger.totals import CostTotals, Dearest, GroupTotals, Slice, UsageTotals
 from taximeter.ledger.transactions import tell_loss
 from taximeter.ledger.writer import LedgerCounts, Writer
 from taximeter.records import Receipt, Request, Task, TaskWord, TaskWords, new_id
@@ -310,6 +310,19 @@ class Ledger:
         them."""
         words = self.task_rules()
         return self._reading().with_whole(by, edges, only=only, percentiles=percentiles, words=words)
+
+    def dearest(
+        self,
+        by: str,
+        edges: tuple[datetime, datetime, datetime],
+        *,
+        only: Sequence[tuple[str, str]] = (),
+        most: int,
+    ) -> Dearest:
+        """What costs most from the second of `edges` on and before the third, in at most so many slices (two at least):
+        the last of them is of all other names together. And what those cost from the first edge on and before the
+        second."""
+        return self._reading().dearest(by, edges, only=only, most=most, words=self.task_rules())
 
     def costs(
         self, by: str | None, edges: Sequence[datetime], *, only: Sequence[tuple[str, str]] = ()

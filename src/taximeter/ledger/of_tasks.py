@@ -1,7 +1,7 @@
 """Tasks where people said whose requests are theirs: their sums, the parts of these, and their receipts.
 
 The sums that are kept of groups have what receipts name themselves, so these are added up from hours, and listed from
-receipts, as reports do. Owns: which hours are looked at. Refuses to know: what the words come to (`slices.Names`).
+receipts, as reports do. Owns: which hours are looked at. Refuses to know: what the words come to (`names`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 from taximeter.ledger.database import Asking
 from taximeter.ledger.hours import OF_RECEIPTS, Source, Span, parts_of, sums_by_usage, usage_totals
-from taximeter.ledger.slices import Names, Slices, cut, hours_of_tasks
+from taximeter.ledger.names import Names, cut
+from taximeter.ledger.slices import Slices, hours_of_tasks
 from taximeter.ledger.sql import Condition, all_of
 from taximeter.ledger.totals import GroupTotals, Slice, UsageTotals
 from taximeter.records import TaskWords, Usage

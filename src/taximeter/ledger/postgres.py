@@ -14,8 +14,10 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
 import threading
 import weakref
+from array import array
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -239,7 +241,13 @@ class PostgresAsking(_Connected):
         yield from self.ask(question, *values)  # all of it is sent in any case
 
     def joined(self, column: str) -> str:
-        return f"string_agg({column}::text, ',')"
+        return f"string_agg(int8send({column}), '')"
+
+    def numbers(self, joined: Any) -> list[int]:
+        found = array("q", joined)
+        if sys.byteorder == "little":
+            found.byteswap()
+        return found.tolist()
 
 
 class PostgresSession(_Connected):

@@ -20,10 +20,11 @@ from taximeter.ledger.database import Asking, Database, batches
 from taximeter.ledger.documents import record_from
 from taximeter.ledger.forms import derive
 from taximeter.ledger.hours import Span
+from taximeter.ledger.names import Groups
 from taximeter.ledger.rollups import ALL
-from taximeter.ledger.slices import Groups, Slices, hours_of_tasks
+from taximeter.ledger.slices import Slices, hours_of_tasks
 from taximeter.ledger.sql import Condition, all_of, instant, one_of
-from taximeter.ledger.totals import CostTotals, GroupTotals, Slice, UsageTotals
+from taximeter.ledger.totals import CostTotals, Dearest, GroupTotals, Slice, UsageTotals
 from taximeter.ledger.transactions import FIRST_CORRECTION
 from taximeter.records import PICODOLLARS_PER_DOLLAR, Receipt, Task, TaskWords, exact_sum
 
@@ -123,6 +124,13 @@ class Reader:
         with self._snapshot() as asking:
             spans = [*enumerate(pairwise(edges))]
             return Slices(by, only, words).with_whole(asking, spans, percentiles=percentiles)
+
+    def dearest(
+        self, by: str, edges: tuple[datetime, datetime, datetime], *, only: Groups, most: int, words: TaskWords
+    ) -> Dearest:
+        """See `Ledger.dearest`."""
+        with self._snapshot() as asking:
+            return Slices(by, only, words).dearest(asking, edges[:2], edges[1:], most)
 
     def costs(self, by: str | None, edges: Sequence[datetime], *, only: Groups, words: TaskWords) -> list[CostTotals]:
         """See `Ledger.costs`."""

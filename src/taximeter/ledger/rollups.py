@@ -1,10 +1,10 @@
 """Sums that are kept as receipts are written, so that no question adds up a million rows.
 
-Three tables: `usage_by_hour`, by the hour a receipt was closed in and by all that reports ask by, together: its model,
-backend and outcome, and what it belongs to; `group_totals`, by whatever requests said they belong to (task, run,
-session, `label:NAME`), with one group of everything; and `group_hours`, in which hours a group had receipts. All of it
-is written in the receipt's own transaction; a correction takes away what it corrects. Owns: what a receipt adds to
-which sum. Refuses to know: when anything is committed.
+Four tables: `usage_by_hour`, by the hour a receipt was closed in and by all that reports ask by, together: its model,
+backend and outcome, and what it belongs to; `usage_by_day`, the same by day and of all runs together; `group_totals`,
+by whatever requests said they belong to (task, run, session, `label:NAME`), with one group of everything; and
+`group_hours`, in which hours a group had receipts. All of it is written in the receipt's own transaction; a correction
+takes away what it corrects. Owns: what a receipt adds to which sum. Refuses to know: when anything is committed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import msgspec
 
 from taximeter.ledger.columns import (
     BUCKET_COLUMNS,
+    DAY_KEYS,
     GROUP_COUNTS,
     GROUP_KEYS,
     HOUR_AMOUNTS,
@@ -54,7 +55,7 @@ _TOKENS_AT = tuple((_AT[name], name, UNKNOWN_COLUMNS[name]) for name in TOKEN_CO
 _BUCKETS_AT = tuple((_AT[column], unit) for unit, column in BUCKET_COLUMNS.items())
 
 Key = tuple[str | None, ...]
-"""An hour, as its column has it, and the values of `HOUR_KEYS`."""
+"""An hour, as its column has it, and the values of `HOUR_KEYS`; or a day, and those of `DAY_KEYS`."""
 
 
 @dataclass(slots=True)
@@ -102,29 +103,38 @@ class Rollup:
 
     def write(self, session: Session) -> None:
         """Tell the database, in an order that is the same for everybody."""
-        told: defaultdict[tuple[tuple[str, ...], tuple[str, ...]], list[Row]] = defaultdict(list)
+        days: defaultdict[Key, Sums] = defaultdict(Sums)
         groups: defaultdict[tuple[str, str], _Group] = defaultdict(_Group)
         for key, sums in self._hours.items():
-            names, numbers = [*sums.counts], [*sums.counts.values()]
-            for amount, picodollars in sums.picodollars.items():
-                names += HOUR_AMOUNTS[amount]
-                numbers += divmod(picodollars, PICODOLLARS_PER_DOLLAR)
-            there = [(name, value) for name, value in zip(HOUR_KEYS, key[1:], strict=True) if value is not None]
-            values = [value for _, value in there]
-            told[tuple([name for name, _ in there]), tuple(names)].append(
-                (key[0], digest(key), *values, *numbers, sums.first_at, sums.last_at)
-            )
+            days[_day(key)].add(sums)
             mine = _totals(key, sums)
             for group in (ALL, *groups_of(key)):
                 groups[group].add(mine, sums)
-        for (also, names), rows in told.items():
-            session.tell(_adding_to_hours(also, names), sorted(rows))
+        _tell(session, ("usage_by_hour", "hour"), HOUR_KEYS, self._hours)
+        _tell(session, ("usage_by_day", "day"), DAY_KEYS, days)
         session.tell(_ADD_TO_GROUP, [(*group, *sums.row()) for group, sums in sorted(groups.items())])
         session.tell(_ADD_HOUR, sorted(self._hours_of))
 
 
+def _tell(session: Session, table: tuple[str, str], keys: Sequence[str], added: Mapping[Key, Sums]) -> None:
+    """Add to the rows of a table of usage, which is named with its column of time."""
+    told: defaultdict[tuple[tuple[str, ...], tuple[str, ...]], list[Row]] = defaultdict(list)
+    for key, sums in added.items():
+        names, numbers = [*sums.counts], [*sums.counts.values()]
+        for amount, picodollars in sums.picodollars.items():
+            names += HOUR_AMOUNTS[amount]
+            numbers += divmod(picodollars, PICODOLLARS_PER_DOLLAR)
+        there = [(name, value) for name, value in zip(keys, key[1:], strict=True) if value is not None]
+        values = [value for _, value in there]
+        told[tuple([name for name, _ in there]), tuple(names)].append(
+            (key[0], digest(key), *values, *numbers, sums.first_at, sums.last_at)
+        )
+    for (also, names), rows in told.items():
+        session.tell(_adding_to_usage(table, also, names), sorted(rows))
+
+
 def digest(key: Key) -> str:
-    """What stands for all of a key but its hour: together they are too long for an index of Postgres."""
+    """What stands for all of a key but its hour or day: together they are too long for an index of Postgres."""
     return sha256(_encode(key[1:])).hexdigest()[:32]
 
 
@@ -145,6 +155,14 @@ _OUTCOME_PLACE = 1 + HOUR_KEYS.index("outcome")
 def hour_of(instant: str) -> str:
     """When the hour began that a stored instant lies in."""
     return f"{instant[:13]}:00:00.000000"
+
+
+def _day(key: Key) -> Key:
+    """What an hour's row is in the sums of its day."""
+    return (f"{str(key[0])[:10]} 00:00:00.000000", *key[1:_RUN_PLACE], *key[_RUN_PLACE + 1 :])
+
+
+_RUN_PLACE = 1 + HOUR_KEYS.index("run")
 
 
 def _key(row: Row) -> Key:
@@ -261,11 +279,11 @@ _SECONDS = frozenset(rest for _, rest in HOUR_AMOUNTS.values())
 
 
 @cache
-def _adding_to_hours(also: tuple[str, ...], names: tuple[str, ...]) -> str:
+def _adding_to_usage(table: tuple[str, str], also: tuple[str, ...], names: tuple[str, ...]) -> str:
     """Only of what is there: most of the columns are for few receipts (and see `sparse`)."""
     counts = [name for name in names if name not in _PAIRS and name not in _SECONDS]
     amounts = [_PAIRS[name] for name in names if name in _PAIRS]
-    return _adding("usage_by_hour", ("hour", "digest"), counts, amounts, also=also)
+    return _adding(table[0], (table[1], "digest"), counts, amounts, also=also)
 
 
 _ADD_TO_GROUP = _adding("group_totals", GROUP_KEYS, GROUP_COUNTS, [MONEY_COLUMNS])

@@ -11,11 +11,14 @@ from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from taximeter.ledger.database import Asking, Away, Living, Refused, Session, away, refused
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
+_decode_numbers = msgspec.json.Decoder(list[int]).decode
 _FOR_EVER_S = 1_000_000.0
 _MANY_KIB = 64 << 10
 _MANY_PAGES = 8_000  # of 4 kB in the log, before they are copied into the file: what changed several times goes once
@@ -100,6 +103,9 @@ class SqliteAsking:
 
     def joined(self, column: str) -> str:
         return f"group_concat({column}, ',')"
+
+    def numbers(self, joined: Any) -> list[int]:
+        return _decode_numbers(f"[{joined}]")  # a third of the time that rows would take
 
     def close(self) -> None:
         self._connection.close()

@@ -124,6 +124,33 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What some receipts cost: how many they are, how many of them have no known cost, and the sum of the others."""
+
+    receipts: int
+    unpriced: int
+    cost: Decimal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dearest:
+    """What costs most, name by name, and all `names` others as one; `whole` is everything, and the exact sum of them.
+    What costs most comes first, receipts without a name last; only `whole` has percentiles.
+
+    `before` is what those names cost in the time before, `others_before` what the others did, and `whole_before` what
+    everything did then; where there was nothing, there is none.
+    """
+
+    slices: tuple[Slice, ...]
+    others: Slice | None
+    names: int
+    whole: Slice | None
+    before: Mapping[str | None, Spent]
+    others_before: Spent | None
+    whole_before: Spent | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CostTotals:
     """What the receipts of one interval and name cost, as in `Slice`, and when the last of them was closed."""
 

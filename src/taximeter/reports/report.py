@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Final, Protocol
 
-from taximeter.ledger import CostTotals, Slice
+from taximeter.ledger import CostTotals, Dearest, Slice, Spent
 from taximeter.records import Task, TaskWords
 from taximeter.reports import periods
 from taximeter.reports.question import Question
@@ -49,6 +49,18 @@ class Receipts(Protocol):
         percentiles: bool = True,
     ) -> tuple[list[Slice], Slice | None]:
         """The same, and all of it together; without `percentiles` only that one has them."""
+        ...
+
+    def dearest(
+        self,
+        by: str,
+        edges: tuple[datetime, datetime, datetime],
+        *,
+        only: Sequence[tuple[str, str]] = (),
+        most: int,
+    ) -> Dearest:
+        """What costs most from the second of `edges` on and before the third, in at most so many slices, the last of
+        them of all other names; and what those cost from the first edge on and before the second."""
         ...
 
     def costs(
@@ -113,53 +125,85 @@ class Report:
 
 
 def answer(
-    receipts: Receipts, question: Question, now: datetime, *, timeline: bool = False, in_full: bool = True
+    receipts: Receipts, question: Question, now: datetime, *, timeline: bool = False, most_rows: int | None = None
 ) -> Report:
-    """The report on `question`, as the ledger stands. A table of costs does not show everything, and need not be
-    `in_full`, which is quicker: percentiles are of the total alone then, and of the period before there is the cost."""
-    spans = question.before, question.since, question.until
-    by = None if question.is_by_time else question.by
-    edges = _edges(receipts, question) if question.is_by_time else [*spans[1:]]
-    slices, whole = receipts.slices_and_whole(by, edges, only=question.only, percentiles=in_full)
-    lives, lives_before = _lives(receipts, question, now)
-    if by is None:
-        rows = _by_time(slices, edges)
+    """The report on `question`, as the ledger stands. A table of costs does not show everything: with `most_rows`
+    it is there sooner, and has no more rows than that (see `folded`); percentiles are of the total alone then, and of
+    the period before there is the cost."""
+    if most_rows is None:
+        rows, total, before = _in_full(receipts, question)
+    elif question.is_by_time:
+        rows, total, before = _of_times(receipts, question, most_rows)
     else:
-        past = {part.name: Cost.of(part) for part in receipts.costs(by, spans[:2], only=question.only)}
-        rows = _by_name(slices, past)
-    if by == "task":
+        rows, total, before = _of_the_dearest(receipts, question, most_rows)
+    lives, lives_before = _lives(receipts, question, now)
+    if question.by == "task":
         rows = _with_lives(receipts, question, rows, now)
     return Report(
         question=question,
         made_at=now,
         rows=tuple(rows),
-        total=Sums() if whole is None else Sums.of(whole),
-        before=_before(receipts, question, in_full=in_full),
+        total=total,
+        before=before,
         tasks=figures_of(lives),
         tasks_before=figures_of(lives_before),
         timeline=tuple(_timeline(receipts, question)) if timeline else (),
     )
 
 
-def _before(receipts: Receipts, question: Question, *, in_full: bool) -> Sums:
-    """Of the period before."""
-    edges = question.before, question.since
-    if in_full:
-        return next((Sums.of(part) for part in receipts.slices(None, edges, only=question.only)), Sums())
-    costs = receipts.costs(None, edges, only=question.only)
-    return next((Sums(receipts=one.receipts, unpriced=one.unpriced, cost=one.cost) for one in costs), Sums())
+_Answer = tuple[list[Row], Sums, Sums]
+"""The rows, their total, and the total of the period before."""
+
+
+def _in_full(receipts: Receipts, question: Question) -> _Answer:
+    past_span = question.before, question.since
+    by = None if question.is_by_time else question.by
+    edges = _edges(receipts, question) if by is None else [question.since, question.until]
+    slices, whole = receipts.slices_and_whole(by, edges, only=question.only)
+    if by is None:
+        rows = _by_time(slices, edges)
+    else:
+        past = {part.name: Cost.of(part) for part in receipts.costs(by, past_span, only=question.only)}
+        rows = _by_name(slices, past)
+    before = next((Sums.of(part) for part in receipts.slices(None, past_span, only=question.only)), Sums())
+    return rows, Sums() if whole is None else Sums.of(whole), before
+
+
+def _of_times(receipts: Receipts, question: Question, most_rows: int) -> _Answer:
+    edges = _edges(receipts, question)
+    slices, whole = receipts.slices_and_whole(None, edges, only=question.only, percentiles=False)
+    costs = receipts.costs(None, [question.before, question.since], only=question.only)
+    rows = _fold(_by_time(slices, edges), most_rows, is_by_time=True)
+    return rows, Sums() if whole is None else Sums.of(whole), _cost_alone(next(iter(costs), None))
+
+
+def _of_the_dearest(receipts: Receipts, question: Question, most_rows: int) -> _Answer:
+    edges = question.before, question.since, question.until
+    found = receipts.dearest(question.by, edges, only=question.only, most=most_rows)
+    rows = _by_name(found.slices, {name: Cost.of(spent) for name, spent in found.before.items()})
+    if found.others is not None:
+        past = None if found.others_before is None else Cost.of(found.others_before)
+        rows.append(Row(sums=Sums.of(found.others), before=past, others=found.names))
+    return rows, Sums() if found.whole is None else Sums.of(found.whole), _cost_alone(found.whole_before)
+
+
+def _cost_alone(spent: Spent | CostTotals | None) -> Sums:
+    return Sums() if spent is None else Sums(receipts=spent.receipts, unpriced=spent.unpriced, cost=spent.cost)
 
 
 def folded(report: Report, most_rows: int) -> Report:
     """The same with no more rows than that: the first ones, or the last ones of a report by time, and one for all
     others. Percentiles of that one are unknown."""
-    if len(report.rows) <= most_rows:
-        return report
+    return replace(report, rows=tuple(_fold(report.rows, most_rows, is_by_time=report.question.is_by_time)))
+
+
+def _fold(rows: Sequence[Row], most_rows: int, *, is_by_time: bool) -> list[Row]:
+    if len(rows) <= most_rows:
+        return [*rows]
     kept = most_rows - 1
-    if report.question.is_by_time:
-        first, last = report.rows[: len(report.rows) - kept], report.rows[len(report.rows) - kept :]
-        return replace(report, rows=(_together(first), *last))
-    return replace(report, rows=(*report.rows[:kept], _together(report.rows[kept:])))
+    if is_by_time:
+        return [_together(rows[: len(rows) - kept]), *rows[len(rows) - kept :]]
+    return [*rows[:kept], _together(rows[kept:])]
 
 
 def _together(rows: Sequence[Row]) -> Row:
@@ -259,7 +303,7 @@ def _lives(receipts: Receipts, question: Question, now: datetime) -> tuple[list[
 
 def _with_lives(receipts: Receipts, question: Question, rows: Sequence[Row], now: datetime) -> list[Row]:
     """The same rows, each with how its task stands."""
-    names = [row.name for row in rows if row.name is not None]
+    names = [row.name for row in rows if row.name is not None]  # which one of all others has not
     if not names:
         return list(rows)
     costs = receipts.task_costs(names, now, only=question.only)

@@ -14,7 +14,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar, cast
 
-from taximeter.ledger import CostTotals, Percentiles, Slice
+from taximeter.ledger import CostTotals, Percentiles, Slice, Spent
 from taximeter.records import Basis, Outcome, Phase, Usage, exact_sum, weakest
 
 MACHINE: Final = "machine"
@@ -46,7 +46,7 @@ class Cost:
     cost: Decimal = Decimal(0)
 
     @classmethod
-    def of(cls, part: CostTotals) -> Self:
+    def of(cls, part: CostTotals | Spent) -> Self:
         """The cost of one slice."""
         return cls(receipts=part.receipts, unpriced=part.unpriced, cost=part.cost)
 

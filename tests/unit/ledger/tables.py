@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from taximeter.ledger.columns import (
     BELONGING_COLUMNS,
+    DAY_KEYS,
     GROUP_COUNTS,
     HOUR_KEYS,
     HOUR_SUMS,
@@ -102,7 +103,10 @@ sa.Index(
     sqlite_where=receipts.c.upstream_request_id.is_not(None) & receipts.c.source.is_(None),
 )
 sa.Index("receipts_correcting", receipts.c.request_id, sqlite_where=receipts.c.supersedes.is_not(None))
-sa.Index("receipts_by_time", receipts.c.closed_at, receipts.c.id)
+# With what percentiles are of, so that nobody need go to the receipts for that.
+sa.Index(
+    "receipts_by_time", *(receipts.c[name] for name in ("closed_at", "id", "total_ns", "first_token_ns", "itl_ns"))
+)
 sa.Index(
     "receipts_off_scale",
     receipts.c.off_scale,
@@ -142,6 +146,17 @@ usage_by_hour = sa.Table(
     sa.Column("hour", UtcDateTime, primary_key=True),
     sa.Column("digest", AnyText, primary_key=True),
     *(sa.Column(name, AnyText, nullable=name not in ("model", "outcome")) for name in HOUR_KEYS),
+    *(sa.Column(name, Sum, nullable=False, server_default="0") for name in HOUR_SUMS),
+    *(sa.Column(name, UtcDateTime) for name in SPAN_COLUMNS),
+)
+
+# The same by day, and of all runs together.
+usage_by_day = sa.Table(
+    "usage_by_day",
+    metadata,
+    sa.Column("day", UtcDateTime, primary_key=True),
+    sa.Column("digest", AnyText, primary_key=True),
+    *(sa.Column(name, AnyText, nullable=name not in ("model", "outcome")) for name in DAY_KEYS),
     *(sa.Column(name, Sum, nullable=False, server_default="0") for name in HOUR_SUMS),
     *(sa.Column(name, UtcDateTime) for name in SPAN_COLUMNS),
 )

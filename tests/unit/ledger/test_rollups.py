@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taximeter.ledger import GroupTotals, Ledger, UsageTotals, migrations
-from taximeter.ledger.columns import MONEY_COLUMNS, RECEIPT_COLUMNS
+from taximeter.ledger.columns import DAY_KEYS, HOUR_AMOUNTS, HOUR_SUMS, MONEY_COLUMNS, RECEIPT_COLUMNS, SPAN_COLUMNS
 from taximeter.ledger.database import Session, database_at
 from taximeter.ledger.documents import document
 from taximeter.ledger.rows import LARGEST, receipt_row, split_cost, stored_name
-from taximeter.records import Outcome, Receipt, Usage, exact_sum, new_id
+from taximeter.records import PICODOLLARS_PER_DOLLAR, Outcome, Receipt, Usage, exact_sum, new_id
 from tests.unit.ledger.records import NOON, a_receipt, a_request, any_receipts
 from tests.unit.ledger.tables import metadata
 
@@ -102,6 +102,8 @@ def test_rollups_are_the_sums_after_any_sequence_of_receipts_and_corrections(
 
     current = ledger.receipts(100_000)
     assert kept_by_hour(ledger) == by_hour(current)
+    with closing(ledger._database.session(patience_s=9)) as session:
+        check_days(session)
     for kind in ("task", "run", "session"):
         for name in {getattr(receipt.request, kind) for receipt in current} - {None}:
             check_group(ledger, kind, name, [r for r in current if getattr(r.request, kind) == name])
@@ -109,6 +111,30 @@ def test_rollups_are_the_sums_after_any_sequence_of_receipts_and_corrections(
         for label, value in receipt.request.labels.items():
             mine = [r for r in current if stored_name(r.request.labels.get(label, "\0none")) == stored_name(value)]
             check_group(ledger, f"label:{label}", value, mine)
+
+
+def check_days(session: Session) -> None:
+    """Each column of `usage_by_day` is what its hours have, of all runs together."""
+    expected: dict[Key, dict[str, Any]] = {}
+    for hour in whole_table(session, "usage_by_hour", "hour, digest"):
+        key = (f"{hour['hour'][:10]} 00:00:00", *(hour[name] for name in DAY_KEYS))
+        known = expected.setdefault(key, dict.fromkeys(hour, 0) | {name: hour[name] for name in SPAN_COLUMNS})
+        for name, better in zip(SPAN_COLUMNS, (min, max), strict=True):
+            known[name] = better(known[name], hour[name])
+        for name in HOUR_SUMS:
+            known[name] += hour[name]
+    for known in expected.values():
+        for dollars, picodollars in HOUR_AMOUNTS.values():
+            carried, known[picodollars] = divmod(known[picodollars], PICODOLLARS_PER_DOLLAR)
+            known[dollars] += carried
+    days = {
+        (day["day"][:19], *(day[name] for name in DAY_KEYS)): day
+        for day in whole_table(session, "usage_by_day", "day, digest")
+    }
+    names = (*HOUR_SUMS, *SPAN_COLUMNS)
+    assert {key: [day[name] for name in names] for key, day in days.items()} == {
+        key: [known[name] for name in names] for key, known in expected.items()
+    }
 
 
 def check_group(ledger: Ledger, kind: str, name: str, receipts: list[Receipt]) -> None:
@@ -283,11 +309,14 @@ def test_an_older_ledger_is_copied_with_all_that_it_says(
         assert again.receipts() == ledger.receipts()
         for table, order in (
             ("usage_by_hour", "hour, digest"),
+            ("usage_by_day", "day, digest"),
             ("group_hours", "kind, name, hour"),
             ("receipts", "id"),
         ):
             assert without_numbers(session, table, order) == without_numbers(stranger, table, order)
+        check_days(session)
         again.append(replace(second, id="rcpt_third", supersedes=second.id)).result()
+        check_days(session)
         assert len(again.receipts()) == len(ledger.receipts())
         assert again.append_many([first]).present == [first.id]
 

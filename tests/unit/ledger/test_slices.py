@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taximeter.ledger import CostTotals, Ledger, Percentiles, Slice, hours, slices
+from taximeter.ledger import CostTotals, Ledger, Percentiles, Slice, heaps, hours
 from taximeter.ledger.database import Session
 from taximeter.records import EXACT, Receipt, TaskVerb, TaskWord, TaskWords, Timing, exact_sum, new_id
 from tests.slices_oracle import ReceiptsInMemory
@@ -67,9 +67,10 @@ def receipts_nearby(draw: st.DrawFn) -> Receipt:
 
 @st.composite
 def edges(draw: st.DrawFn) -> list[datetime]:
-    minutes = draw(
-        st.lists(st.integers(-60, 8 * 60) | st.integers(-1, 7).map(lambda hour: hour * 60), min_size=2, max_size=5)
-    )
+    """Within hours, at hours, and at the beginnings of days."""
+    hours_, midnights = st.integers(-1, 7).map(lambda hour: hour * 60), st.sampled_from([-36, -12, 12, 36])
+    minutes_ = st.integers(-60, 8 * 60) | hours_ | midnights.map(lambda hour: hour * 60)
+    minutes = draw(st.lists(minutes_, min_size=2, max_size=5))
     return [NOON + timedelta(minutes=minute) for minute in sorted(minutes)]
 
 
@@ -123,6 +124,33 @@ def test_slices_are_the_sums_of_their_receipts(
     assert ledger.active_hours(where[0], where[-1]) == oracle.active_hours(where[0], where[-1])
     for one in ledger.slices(None, where):
         assert exact_sum(one.money.values()) == one.cost
+
+
+@settings(deadline=None, max_examples=25)
+@given(receipts=SOME, where=edges(), of=ONLY, said=st.booleans(), most=st.integers(2, 4), data=st.data())
+def test_what_costs_most_and_all_others_are_the_whole(
+    shared_ledger_of_each: Ledger,
+    receipts: list[Receipt],
+    where: list[datetime],
+    of: list[int],
+    said: bool,
+    most: int,
+    data: st.DataObject,
+) -> None:
+    """By every kind, also where people's words say whose they are: each name once, and the others to the digit; and so
+    in the time before."""
+    ledger, number = shared_ledger_of_each, next(_examples)
+    words = [assigning(("session", "one"), "two")] if said else []
+    oracle = ReceiptsInMemory(written(ledger, receipts, number), words)
+    edges_ = [at + timedelta(days=14 * number) for at in where]
+    before, since, until = edges_[0], data.draw(st.sampled_from(edges_)), edges_[-1]
+    only = [GROUPS[place] for place in of]
+    by = data.draw(st.sampled_from(KINDS[1:]))
+    assert by is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ledger, "task_rules", lambda _: TaskWords.of(words, ()))
+        found = ledger.dearest(by, (before, since, until), only=only, most=most)
+    assert found == oracle.dearest(by, (before, since, until), only=only, most=most)
 
 
 GROUPS = [
@@ -269,7 +297,7 @@ def test_percentiles_of_very_many_are_of_an_even_part_and_say_so(
     (exact,) = ledger.slices(None, EVER)
     assert exact.total == Percentiles(n=600, of=600, p50_ns=299, p90_ns=539, p95_ns=569, p99_ns=593)
     for most in (200, 60):
-        monkeypatch.setattr(slices, "MOST_TIMED", most)
+        monkeypatch.setattr(heaps, "MOST_TIMED", most)
         (part,) = ledger.slices(None, EVER)
         assert (part.total.of, part.total.exact) == (600, False)
         assert abs(part.total.n - most) <= 5
@@ -306,6 +334,8 @@ def test_no_report_scans_a_table(ledger: Ledger, path: Path, asked: list[tuple[s
         ledger.slices(by, week, only=[("model", "a/model"), ("label:team", "a")])
         ledger.slices_and_whole(by, week)
         ledger.costs(by, week)
+        if by is not None:
+            ledger.dearest(by, (week[0], week[1], week[2]), most=2)
     ledger.task_costs(["t"], week[-1])
     ledger.active_hours(week[0], week[-1])
     ledger.receipts_of("label:team", "a", 10)
@@ -331,6 +361,8 @@ def test_no_report_scans_a_table_of_postgres(
     week = [NOON - timedelta(days=3, minutes=7), NOON + timedelta(minutes=7), NOON + timedelta(days=3)]
     for by in KINDS:
         ledger.slices(by, week)
+        if by is not None:
+            ledger.dearest(by, (week[0], week[1], week[2]), most=2)
     ledger.task_costs(["t"], week[-1])
     ledger.active_hours(week[0], week[-1])
     assert len(asked) > 40

@@ -286,8 +286,6 @@ CREATE UNIQUE INDEX receipts_first ON receipts (request_id) WHERE supersedes IS 
 
 CREATE UNIQUE INDEX receipts_corrected ON receipts (supersedes) WHERE supersedes IS NOT NULL;
 
-CREATE INDEX receipts_by_time ON receipts (closed_at, id);
-
 CREATE INDEX receipts_off_scale ON receipts (off_scale) WHERE off_scale > 0;
 
 CREATE VIEW current_receipts AS SELECT * FROM receipts AS this WHERE NOT EXISTS (SELECT 1 FROM receipts AS next WHERE next.supersedes = this.id);
@@ -312,4 +310,107 @@ CREATE INDEX receipts_correcting ON receipts (request_id) WHERE supersedes IS NO
 
 CREATE TRIGGER receipts_no_replace BEFORE INSERT ON receipts WHEN EXISTS (SELECT 1 FROM receipts WHERE number = NEW.number) OR EXISTS (SELECT 1 FROM receipts WHERE id = NEW.id) OR CASE WHEN NEW.supersedes IS NULL THEN EXISTS (SELECT 1 FROM receipts WHERE request_id = NEW.request_id AND supersedes IS NULL) ELSE EXISTS (SELECT 1 FROM receipts WHERE supersedes = NEW.supersedes) OR NOT EXISTS (SELECT 1 FROM receipts WHERE id = NEW.supersedes AND (request_id = NEW.request_id OR source IS NOT NULL AND upstream_request_id IN (NEW.upstream_request_id, NEW.request_id))) END BEGIN SELECT RAISE(ABORT, 'receipts are append-only: append a correction'); END;
 
-INSERT INTO schema_version (version_num) VALUES ('0005');
+CREATE TABLE usage_by_day (
+	day DATETIME NOT NULL, 
+	digest TEXT NOT NULL, 
+	model TEXT NOT NULL, 
+	served_by TEXT, 
+	outcome TEXT NOT NULL, 
+	task TEXT, 
+	session TEXT, 
+	"key" TEXT, 
+	source TEXT, 
+	labels TEXT, 
+	usage_basis TEXT, 
+	cost_basis TEXT, 
+	receipts BIGINT DEFAULT '0' NOT NULL, 
+	unpriced BIGINT DEFAULT '0' NOT NULL, 
+	off_scale BIGINT DEFAULT '0' NOT NULL, 
+	input_fresh_tokens BIGINT DEFAULT '0' NOT NULL, 
+	input_fresh_unknown BIGINT DEFAULT '0' NOT NULL, 
+	input_cache_read_tokens BIGINT DEFAULT '0' NOT NULL, 
+	input_cache_read_unknown BIGINT DEFAULT '0' NOT NULL, 
+	input_cache_write_5m_tokens BIGINT DEFAULT '0' NOT NULL, 
+	input_cache_write_5m_unknown BIGINT DEFAULT '0' NOT NULL, 
+	input_cache_write_30m_tokens BIGINT DEFAULT '0' NOT NULL, 
+	input_cache_write_30m_unknown BIGINT DEFAULT '0' NOT NULL, 
+	input_cache_write_1h_tokens BIGINT DEFAULT '0' NOT NULL, 
+	input_cache_write_1h_unknown BIGINT DEFAULT '0' NOT NULL, 
+	input_cache_write_12h_tokens BIGINT DEFAULT '0' NOT NULL, 
+	input_cache_write_12h_unknown BIGINT DEFAULT '0' NOT NULL, 
+	input_cache_write_unknown_tokens BIGINT DEFAULT '0' NOT NULL, 
+	input_cache_write_unknown_unknown BIGINT DEFAULT '0' NOT NULL, 
+	input_image_tokens BIGINT DEFAULT '0' NOT NULL, 
+	input_image_unknown BIGINT DEFAULT '0' NOT NULL, 
+	input_audio_tokens BIGINT DEFAULT '0' NOT NULL, 
+	input_audio_unknown BIGINT DEFAULT '0' NOT NULL, 
+	input_audio_cache_read_tokens BIGINT DEFAULT '0' NOT NULL, 
+	input_audio_cache_read_unknown BIGINT DEFAULT '0' NOT NULL, 
+	output_text_tokens BIGINT DEFAULT '0' NOT NULL, 
+	output_text_unknown BIGINT DEFAULT '0' NOT NULL, 
+	output_reasoning_tokens BIGINT DEFAULT '0' NOT NULL, 
+	output_reasoning_unknown BIGINT DEFAULT '0' NOT NULL, 
+	output_image_tokens BIGINT DEFAULT '0' NOT NULL, 
+	output_image_unknown BIGINT DEFAULT '0' NOT NULL, 
+	output_audio_tokens BIGINT DEFAULT '0' NOT NULL, 
+	output_audio_unknown BIGINT DEFAULT '0' NOT NULL, 
+	total_ns BIGINT DEFAULT '0' NOT NULL, 
+	timed BIGINT DEFAULT '0' NOT NULL, 
+	gateway_ns BIGINT DEFAULT '0' NOT NULL, 
+	queue_ns BIGINT DEFAULT '0' NOT NULL, 
+	prefill_ns BIGINT DEFAULT '0' NOT NULL, 
+	decode_ns BIGINT DEFAULT '0' NOT NULL, 
+	stalled_ns BIGINT DEFAULT '0' NOT NULL, 
+	upstream_ns BIGINT DEFAULT '0' NOT NULL, 
+	first_token_ns BIGINT DEFAULT '0' NOT NULL, 
+	first_tokens BIGINT DEFAULT '0' NOT NULL, 
+	itls BIGINT DEFAULT '0' NOT NULL, 
+	compute_ns BIGINT DEFAULT '0' NOT NULL, 
+	reported BIGINT DEFAULT '0' NOT NULL, 
+	cost_dollars BIGINT DEFAULT '0' NOT NULL, 
+	cost_picodollars BIGINT DEFAULT '0' NOT NULL, 
+	reported_dollars BIGINT DEFAULT '0' NOT NULL, 
+	reported_picodollars BIGINT DEFAULT '0' NOT NULL, 
+	input_fresh_dollars BIGINT DEFAULT '0' NOT NULL, 
+	input_fresh_picodollars BIGINT DEFAULT '0' NOT NULL, 
+	input_cache_read_dollars BIGINT DEFAULT '0' NOT NULL, 
+	input_cache_read_picodollars BIGINT DEFAULT '0' NOT NULL, 
+	input_cache_write_5m_dollars BIGINT DEFAULT '0' NOT NULL, 
+	input_cache_write_5m_picodollars BIGINT DEFAULT '0' NOT NULL, 
+	input_cache_write_30m_dollars BIGINT DEFAULT '0' NOT NULL, 
+	input_cache_write_30m_picodollars BIGINT DEFAULT '0' NOT NULL, 
+	input_cache_write_1h_dollars BIGINT DEFAULT '0' NOT NULL, 
+	input_cache_write_1h_picodollars BIGINT DEFAULT '0' NOT NULL, 
+	input_cache_write_12h_dollars BIGINT DEFAULT '0' NOT NULL, 
+	input_cache_write_12h_picodollars BIGINT DEFAULT '0' NOT NULL, 
+	input_cache_write_unknown_dollars BIGINT DEFAULT '0' NOT NULL, 
+	input_cache_write_unknown_picodollars BIGINT DEFAULT '0' NOT NULL, 
+	input_image_dollars BIGINT DEFAULT '0' NOT NULL, 
+	input_image_picodollars BIGINT DEFAULT '0' NOT NULL, 
+	input_audio_dollars BIGINT DEFAULT '0' NOT NULL, 
+	input_audio_picodollars BIGINT DEFAULT '0' NOT NULL, 
+	input_audio_cache_read_dollars BIGINT DEFAULT '0' NOT NULL, 
+	input_audio_cache_read_picodollars BIGINT DEFAULT '0' NOT NULL, 
+	output_text_dollars BIGINT DEFAULT '0' NOT NULL, 
+	output_text_picodollars BIGINT DEFAULT '0' NOT NULL, 
+	output_reasoning_dollars BIGINT DEFAULT '0' NOT NULL, 
+	output_reasoning_picodollars BIGINT DEFAULT '0' NOT NULL, 
+	output_image_dollars BIGINT DEFAULT '0' NOT NULL, 
+	output_image_picodollars BIGINT DEFAULT '0' NOT NULL, 
+	output_audio_dollars BIGINT DEFAULT '0' NOT NULL, 
+	output_audio_picodollars BIGINT DEFAULT '0' NOT NULL, 
+	compute_dollars BIGINT DEFAULT '0' NOT NULL, 
+	compute_picodollars BIGINT DEFAULT '0' NOT NULL, 
+	other_dollars BIGINT DEFAULT '0' NOT NULL, 
+	other_picodollars BIGINT DEFAULT '0' NOT NULL, 
+	first_at DATETIME, 
+	last_at DATETIME, 
+	PRIMARY KEY (day, digest)
+)
+ WITHOUT ROWID
+
+;
+
+CREATE INDEX receipts_by_time ON receipts (closed_at, id, total_ns, first_token_ns, itl_ns);
+
+INSERT INTO schema_version (version_num) VALUES ('0006');
