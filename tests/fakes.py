@@ -264,7 +264,7 @@ class MemoryLedger:
     `stuck_receipts` those of receipts."""
 
     def __init__(self) -> None:
-        self.expected: list[Request] = []
+        self.expected: list[str] = []
         self.begun: list[Request] = []
         self.kept: list[Receipt] = []
         self.broken: Exception | None = None
@@ -278,8 +278,8 @@ class MemoryLedger:
         self._unanswered: list[tuple[Callable[[], None], Future[None]]] = []
         self._changed = threading.Condition()
 
-    def expect(self, request: Request) -> None:
-        self.expected.append(request)
+    def expect(self, request_id: str) -> None:
+        self.expected.append(request_id)
 
     def begin(self, request: Request, receipt_id: str, *, journaled: bool) -> Future[None]:
         return self._write(lambda: self.begun.append(request), is_stuck=self.stuck)

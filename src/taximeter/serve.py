@@ -20,7 +20,6 @@ from types import FrameType
 from typing import Any, Self
 
 import uvicorn
-from starlette.types import ASGIApp
 from uvicorn.loops.auto import auto_loop_factory
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
@@ -31,7 +30,8 @@ from taximeter.engine.limits import remembered
 from taximeter.engine.loading import Loadings
 from taximeter.errors import ConfigError
 from taximeter.gateway import Relay, Ways, build_app
-from taximeter.gateway.edge import stamping
+from taximeter.gateway.app import Door
+from taximeter.gateway.edge import protocol_for
 from taximeter.ledger import Ledger
 from taximeter.opening import begin_loading
 from taximeter.pricing import Comparison, MachineMeter, MachineStatement, Settler
@@ -261,12 +261,12 @@ async def serve(house: House, on_ready: Callable[[str], None], *, stop: asyncio.
             await house.aclose()
 
 
-def _uvicorn_config(app: ASGIApp, clock: Clock) -> uvicorn.Config:
+def _uvicorn_config(app: Door, clock: Clock) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         access_log=False,
         date_header=True,
-        http=stamping(clock),
+        http=protocol_for(app, clock),
         lifespan="off",
         log_config=None,
         log_level="warning",

@@ -170,7 +170,7 @@ async def test_an_upstream_is_asked_for_nothing_that_a_killed_process_would_not_
         await house.aclose()
     [(expected, _)] = seen
     assert expected == 1
-    assert ledger.expected == ledger.begun
+    assert ledger.expected == [request.id for request in ledger.begun]
 
 
 def test_over_a_socket_it_is_one_answer_after_the_other() -> None:

@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from urllib.parse import unquote
 
 from starlette.applications import Starlette
@@ -22,6 +23,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from taximeter.errors import CapacityError, LedgerError, RequestError, UpstreamError
+from taximeter.gateway.ahead import AHEAD, Caller
 from taximeter.gateway.arrival import ARRIVAL, ARRIVED_NS, Arrival, ClientGone, beside_streams, read_body
 from taximeter.gateway.errors import DoorError, as_http
 from taximeter.gateway.group_pages import GroupPages, receipts_asked_for
@@ -29,7 +31,7 @@ from taximeter.gateway.groups import split_path
 from taximeter.gateway.inference import InferenceDoor, Ways, outgoing_of
 from taximeter.gateway.peek import spliced
 from taximeter.gateway.relay import Relay
-from taximeter.gateway.reply import encoded, json_response
+from taximeter.gateway.reply import encoded, json_response, named
 from taximeter.ledger import Ledger
 from taximeter.pricing import MachineMeter, MachineStatement
 from taximeter.providers import anthropic, openai
@@ -46,6 +48,7 @@ _MAX_PAGE_RECEIPTS = 1000
 _ID = re.compile(r"[a-z]+_[0-9a-z]{22}")  # as `records.new_id` makes them
 _PORT = re.compile(r":[0-9]*$")
 _KEY_HEADER = b"x-taximeter-key"
+_ANSWERER = "taximeter.answerer"  # where the door leaves in the ASGI scope who answers, once it has let somebody in
 _HEALTH_PATHS = ("/healthz", "/health")  # the second is what other engines call it, and what their clients look for
 
 
@@ -57,7 +60,7 @@ def build_app(
     hosts: Collection[str] | None = None,
     key: str | None = None,
     more: Sequence[Route] = (),
-) -> ASGIApp:
+) -> Door:
     """The whole door as one ASGI application. `machine` is the meter of our own machine, None without a rate. `key` is
     what callers have to show, None where none is asked for. `more` are pages of other rooms.
 
@@ -92,17 +95,17 @@ def build_app(
     ]
     app = Starlette(routes=routes, exception_handlers=_ERRORS)
     app.router.redirect_slashes = False
-    return _Door(app, doors, ways.relay, hosts, key)
+    return Door(app, doors, ways.relay, hosts, key)
 
 
-class _Door:
+class Door:
     """Around everything: stamps a request before anything else happens to it, and turns away strange pages, and
     strangers."""
 
     def __init__(
         self,
         app: ASGIApp,
-        doors: Mapping[str, ASGIApp],
+        doors: Mapping[str, InferenceDoor],
         relay: Relay,
         hosts: Collection[str] | None,
         key: str | None,
@@ -118,35 +121,15 @@ class _Door:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        at_ns, at = scope.get(ARRIVED_NS) or self._clock.monotonic_ns(), self._clock.utc_now()
-        key = _caller(scope["headers"], self._key)
-        arrival = Arrival(request_id=new_id("req", at), at=at, at_ns=at_ns, key=key)
-        scope[ARRIVAL] = arrival
-        request_id = (b"x-request-id", arrival.request_id.encode())
+        app: ASGIApp = scope.get(_ANSWERER) or self._let_in(scope)
+        arrival: Arrival = scope[ARRIVAL]
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers: list[tuple[bytes, bytes]] = message.get("headers", [])
-                # An upstream's own id keeps its name: its support asks for it.
-                is_taken = any(name == b"x-request-id" for name, _ in headers)
-                named = (b"x-taximeter-request", request_id[1]) if is_taken else request_id
-                message["headers"] = [*headers, named]
+                message["headers"] = named(message.get("headers", []), arrival.request_id)
             await send(message)
 
-        wrong = _read_groups_of_path(scope)
-        # Doors answer their own errors: they are reached past the router and its nets, which take as long as a door.
-        app = self._doors.get(scope["path"], self._app) if scope["method"] == "POST" else self._app
-        if app is self._app:
-            self._relay.show_due()  # pages tell of every answer that has ended
         try:
-            if wrong is not None:
-                app = _respond(scope, wrong)
-            if not self._is_meant(scope):
-                app = _respond(scope, _strange_host())
-            elif self._key is not None and scope["path"] not in _HEALTH_PATHS:
-                is_open, scope["headers"] = _unlocked(scope["headers"], self._key)
-                if not is_open:
-                    app = _respond(scope, _no_key())
             await app(scope, receive, send_with_id)
         except asyncio.CancelledError:
             # The server ends connections that outlast its patience. The exchange has its own task, and its receipt.
@@ -154,11 +137,48 @@ class _Door:
         except Exception:  # noqa: BLE001 - the last net: the server outlives every request
             _log.exception("request %s broke the gateway", arrival.request_id)
 
+    def ask_ahead(self, scope: Scope, body: bytes, caller: Caller) -> bool:
+        """Whether the whole request, whose head is in `scope`, was plain enough to be sent on at once. If so, the
+        caller is told when to call this with the scope; else it does so at once."""
+        try:
+            door = scope[_ANSWERER] = self._let_in(scope)
+            if isinstance(door, InferenceDoor) and (ahead := door.ask_ahead(scope, body, caller)) is not None:
+                scope[AHEAD] = ahead
+        except Exception:  # noqa: BLE001 - it has its ordinary way, and that has its nets
+            _log.exception("a request could not be asked ahead")
+        return AHEAD in scope
+
+    def _let_in(self, scope: Scope) -> ASGIApp:
+        """Stamp it, and say who answers it: also those who are turned away get an answer. Once for each request."""
+        at_ns, at = scope.get(ARRIVED_NS) or self._clock.monotonic_ns(), self._clock.utc_now()
+        key = _caller(scope["headers"], self._key)
+        scope[ARRIVAL] = Arrival(request_id=new_id("req", at), at=at, at_ns=at_ns, key=key)
+        wrong = _read_groups_of_path(scope)
+        if not self._is_meant(scope):
+            return _respond(scope, _strange_host())
+        if self._key is not None and scope["path"] not in _HEALTH_PATHS:
+            is_open, scope["headers"] = _unlocked(scope["headers"], self._key)
+            if not is_open:
+                return _respond(scope, _no_key())
+        if wrong is not None:
+            return _respond(scope, wrong)
+        # Doors answer their own errors: they are reached past the router and its nets, which take as long as a door.
+        if scope["method"] == "POST" and (door := self._doors.get(scope["path"])) is not None:
+            return door
+        self._relay.show_due()  # pages tell of every answer that has ended
+        return self._app
+
     def _is_meant(self, scope: Scope) -> bool:
         """Whether every name the request has for this server is one of ours. Browsers give one, always."""
-        headers: list[tuple[bytes, bytes]] = scope["headers"]
-        named = [value.decode("latin-1").lower() for name, value in headers if name == b"host"]
-        return self._hosts is None or all(_PORT.sub("", name) in self._hosts for name in named)
+        if self._hosts is None:
+            return True
+        return all(_host_named(value) in self._hosts for name, value in scope["headers"] if name == b"host")
+
+
+@lru_cache(maxsize=64)  # most requests ask for the host that the one before asked for
+def _host_named(value: bytes) -> str:
+    """The name in a `host` header."""
+    return _PORT.sub("", value.decode("latin-1").lower())
 
 
 class _Pages:

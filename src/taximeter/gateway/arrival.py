@@ -17,7 +17,8 @@ from starlette.types import Receive, Scope
 from taximeter.gateway.errors import DoorError
 
 MAX_BODY_BYTES: Final = 32 * 1024 * 1024  # what Anthropic takes; OpenAI takes less
-_LONG_BODY_BYTES: Final = 64 * 1024  # reading one takes milliseconds or more, in which no stream would move
+LONG_BODY_BYTES: Final = 64 * 1024
+"""Reading what is longer takes milliseconds or more, in which no stream would move."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +55,8 @@ async def let_go_when_gone(receive: Receive, wanted: Wanted) -> None:
     wanted.let_go()
 
 
-async def read_body(scope: Scope, receive: Receive) -> bytes:
-    """The whole body. Raises DoorError for one that is too long or not JSON by its own word, ClientGone."""
+def check_body(scope: Scope) -> None:
+    """Raises DoorError for a body that is too long or not JSON, by the word of its headers."""
     headers: dict[bytes, bytes] = dict(scope["headers"])
     media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     # A browser names the page it sends for, and may send other types from any page unasked: no page shall spend
@@ -66,15 +67,19 @@ async def read_body(scope: Scope, receive: Receive) -> bytes:
         )
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise DoorError(415, "unsupported_media_type", "the body must not be compressed")
-    too_long = DoorError(413, "body_too_large", f"the body is longer than {MAX_BODY_BYTES} bytes")
     declared = headers.get(b"content-length", b"0")
     if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
-        raise too_long
+        raise _too_long()
+
+
+async def read_body(scope: Scope, receive: Receive) -> bytes:
+    """The whole body. Raises DoorError as `check_body` does, and ClientGone."""
+    check_body(scope)
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body", False):
         body = message.get("body", b"")  # most come in one piece
         if len(body) > MAX_BODY_BYTES:
-            raise too_long
+            raise _too_long()
         return body
     pieces = bytearray()
     while True:
@@ -82,10 +87,14 @@ async def read_body(scope: Scope, receive: Receive) -> bytes:
             raise ClientGone
         pieces += message.get("body", b"")
         if len(pieces) > MAX_BODY_BYTES:
-            raise too_long
+            raise _too_long()
         if not message.get("more_body", False):
             return bytes(pieces)
         message = await receive()
+
+
+def _too_long() -> DoorError:
+    return DoorError(413, "body_too_large", f"the body is longer than {MAX_BODY_BYTES} bytes")
 
 
 _P = ParamSpec("_P")
@@ -94,6 +103,6 @@ _T = TypeVar("_T")
 
 async def beside_streams(body: bytes, read: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
     """What `read` makes of the body: at once of a short one, on a thread of a long one, while other answers go on."""
-    if len(body) > _LONG_BODY_BYTES:
+    if len(body) > LONG_BODY_BYTES:
         return await asyncio.to_thread(read, *args, **kwargs)
     return read(*args, **kwargs)

@@ -38,7 +38,7 @@ def split_path(raw_path: bytes) -> tuple[bytes, list[tuple[bytes, bytes]]]:
     Whoever can tell a program no more than where the API is, says there what its requests belong to:
     `http://127.0.0.1:8000/task/nightly/v1`. A path that does not begin so is given back whole.
     """
-    prefix = _PREFIX.match(raw_path)
+    prefix = None if raw_path.startswith(b"/v1/") else _PREFIX.match(raw_path)
     if prefix is None:
         return raw_path, []
     named: list[tuple[bytes, bytes]] = []

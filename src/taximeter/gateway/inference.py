@@ -10,13 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
 from taximeter.errors import RequestError, TaximeterError
-from taximeter.gateway.arrival import ARRIVAL, Arrival, ClientGone, beside_streams, let_go_when_gone, read_body
+from taximeter.gateway.ahead import AHEAD, Ahead, Caller, Passing
+from taximeter.gateway.arrival import (
+    ARRIVAL,
+    LONG_BODY_BYTES,
+    Arrival,
+    ClientGone,
+    beside_streams,
+    check_body,
+    let_go_when_gone,
+    read_body,
+)
 from taximeter.gateway.groups import groups_of
 from taximeter.gateway.passage import Head, Passage
 from taximeter.gateway.peek import Peek, peek, sent
@@ -84,16 +94,6 @@ def outgoing_of(scope: Scope, body: bytes) -> Outgoing:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Passing:
-    """A body that passes through: what was seen of it, and how it goes on, where to."""
-
-    seen: Peek
-    body: bytes
-    route: Route
-    dispatcher: Dispatcher
-
-
 class InferenceDoor:
     """One endpoint, as an ASGI application."""
 
@@ -104,9 +104,15 @@ class InferenceDoor:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         arrival: Arrival = scope[ARRIVAL]
-        reply = Reply(send, self._endpoint, arrival.request_id)
+        ahead: Ahead | None = scope.get(AHEAD)
+        reply = Reply(send, self._endpoint, arrival.request_id, ahead)
         try:
-            await self._serve(scope, receive, reply, arrival)
+            if ahead is None:
+                await self._serve(scope, receive, reply, arrival)
+            else:
+                request = self._seen(arrival, ahead.passing.seen, ahead.groups)
+                reply.receipt_id = ahead.receipt_id
+                await self._pass(receive, reply, ahead.passing, request, ahead.outgoing, ahead)
         except ClientGone:
             return
         except TaximeterError as error:
@@ -115,6 +121,28 @@ class InferenceDoor:
             _log.exception("request %s broke the gateway", arrival.request_id)
             await reply.fail(error)
 
+    def ask_ahead(self, scope: Scope, body: bytes, caller: Caller) -> Ahead | None:
+        """Ask an upstream for what is in `body` before anything else is done, where there is nothing to think about.
+        Whoever gets it leaves it in the `scope` that this is called with when the caller carries on."""
+        if self._relay.is_closed or len(body) > LONG_BODY_BYTES:
+            return None
+        try:
+            check_body(scope)
+            groups = groups_of(scope["headers"])
+            _, passing = self._passing(body)
+        except RequestError:
+            return None  # it is told so on its ordinary way
+        if passing is None:
+            return None
+        arrival: Arrival = scope[ARRIVAL]
+        outgoing = outgoing_of(scope, passing.body)
+        asked = passing.dispatcher.ask_at_once(
+            passing.route.upstreams, outgoing, before=lambda: self._relay.expect(arrival.request_id)
+        )
+        if asked is None:
+            return None
+        return Ahead(caller, arrival, groups, passing, replace(outgoing, asked=asked), asked.answer)
+
     async def _serve(self, scope: Scope, receive: Receive, reply: Reply, arrival: Arrival) -> None:
         body = await read_body(scope, receive)
         receipt_id = new_id("rcpt", arrival.at)
@@ -122,13 +150,12 @@ class InferenceDoor:
         groups = Groups()
         try:
             groups = groups_of(scope["headers"])
-            if self._ways.dispatcher is not None:
-                model, passing = await beside_streams(body, self._passing, body)
-                if passing is not None:
-                    request = self._seen(arrival, passing.seen, groups)
-                    reply.receipt_id = receipt_id
-                    await self._pass(scope, receive, reply, passing, request)
-                    return
+            model, passing = await beside_streams(body, self._passing, body)
+            if passing is not None:
+                request = self._seen(arrival, passing.seen, groups)
+                reply.receipt_id = receipt_id
+                await self._pass(receive, reply, passing, request, outgoing_of(scope, passing.body))
+                return
             call, request = await beside_streams(body, self._understand, body, arrival, groups)
         except RequestError as error:
             model = model or await beside_streams(body, model_named_in, body)
@@ -145,8 +172,10 @@ class InferenceDoor:
             exchange.let_go()
             watching.cancel()
 
-    def _passing(self, body: bytes) -> tuple[str | None, _Passing | None]:
+    def _passing(self, body: bytes) -> tuple[str | None, Passing | None]:
         """The model, and how a body for it passes through, if it does. Raises RequestError."""
+        if self._ways.dispatcher is None:
+            return None, None
         try:
             seen = peek(body)
         except RequestError:
@@ -159,11 +188,21 @@ class InferenceDoor:
             return seen.model, None
         route, dispatcher = way
         asked = sent(body, seen, self._endpoint.dialect, send_as=route.send_as)
-        return seen.model, _Passing(seen=seen, body=asked, route=route, dispatcher=dispatcher)
+        return seen.model, Passing(seen=seen, body=asked, route=route, dispatcher=dispatcher)
 
-    async def _pass(self, scope: Scope, receive: Receive, reply: Reply, passing: _Passing, request: Request) -> None:
+    async def _pass(
+        self,
+        receive: Receive,
+        reply: Reply,
+        passing: Passing,
+        request: Request,
+        outgoing: Outgoing,
+        ahead: Ahead | None = None,
+    ) -> None:
         dialect, receipt_id = self._endpoint.dialect, reply.receipt_id or ""
         if self._relay.is_closed:
+            if outgoing.asked is not None:
+                outgoing.asked.close()
             error = ShuttingDown()
             await self._relay.refuse(request, error, receipt_id=receipt_id)
             raise error
@@ -171,11 +210,12 @@ class InferenceDoor:
             self._relay,
             passing.dispatcher,
             passing.route,
-            outgoing_of(scope, passing.body),
+            outgoing,
             request,
             receipt_id,
             tap=lambda streamed: tap_for(dialect, streamed=streamed),
             strips_usage=passing.seen.stream and not passing.seen.wants_usage,
+            ahead=ahead,
         )
         watching = asyncio.create_task(let_go_when_gone(receive, passage))
         try:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from taximeter.errors import InvariantBroken, TaximeterError, UpstreamError
 from taximeter.gateway.books import done_in_time, when_done
 from taximeter.gateway.relay import Relay, ShuttingDown, described, outcome_of_error
+from taximeter.gateway.reply import head_of_body
 from taximeter.providers.sighting import Found, Seen, Tap
 from taximeter.providers.sse import Framer, looks_like_events
 from taximeter.records import Outcome, Phase, Receipt, Request, Served, Stopwatch
@@ -31,6 +32,7 @@ from taximeter.upstreams.secrets import concealed, keys_shown
 from taximeter.upstreams.served import served, why_no_answer
 
 if TYPE_CHECKING:
+    from taximeter.gateway.ahead import Ahead
     from taximeter.upstreams.incoming import Incoming, Read
 
 _log = logging.getLogger(__name__)
@@ -83,8 +85,10 @@ class Passage:
         *,
         tap: Callable[[bool], Tap],
         strips_usage: bool,
+        ahead: Ahead | None = None,
     ) -> None:
-        """`tap` makes what looks at the answer, once it is known whether that is a stream."""
+        """`tap` makes what looks at the answer, once it is known whether that is a stream. `ahead` is there when it was
+        asked before this."""
         self.request = request
         self.receipt_id = receipt_id
         self._relay = relay
@@ -96,7 +100,9 @@ class Passage:
         self._found: Found | None = None
         self._strips_usage = strips_usage
         self._watch = Stopwatch(request.received_ns)
-        relay.expect(request)
+        self._ahead = ahead
+        if ahead is None:
+            relay.expect(request.id)
         self._is_noted = False
         self._noting: asyncio.TimerHandle | None = None
         self._begun: Future[None] | None = None  # the note that it began, where there is one
@@ -160,7 +166,7 @@ class Passage:
         """Nobody wants the rest. Whoever reads gets `error`, if there is one and something was left to generate. An
         answer that has ended keeps its outcome, and so does one of which every choice has: all that may follow is what
         it took. For that an upstream may be let run on for a while."""
-        if self._is_let_go or self._run.done():
+        if self._is_let_go or self._run.done() or self._was_shown_ahead():
             return
         self._note_that_nobody_waits(error)
         self._trail.is_wanted = False
@@ -176,6 +182,10 @@ class Passage:
         self.let_go(error)
         self._stop_reading_in(AFTER_THE_END_S if self._is_whole else 0.0)
         await asyncio.wait([self._run], timeout=patience_s)
+
+    def _was_shown_ahead(self) -> bool:
+        """Whether the client has all but the last byte, from before this read any. If not, it is this that shows it."""
+        return self._ahead is not None and self._ahead.hold_back()
 
     def _note_that_nobody_waits(self, error: TaximeterError | None) -> None:
         self._is_let_go, self._told = True, error
@@ -195,7 +205,7 @@ class Passage:
     def _stop_reading(self) -> None:
         if not self._is_under_way:  # a task that is cancelled before it has begun never begins: then who writes it up?
             asyncio.get_running_loop().call_soon(self._stop_reading)
-        elif self._may_stop and not self._run.done():
+        elif self._may_stop and not (self._run.done() or self._was_shown_ahead()):
             self._run.cancel()
 
     async def _to_the_end(self) -> None:
@@ -342,12 +352,13 @@ class Passage:
     async def _show_all_but_the_last_byte(self, incoming: Incoming, body: bytes) -> None:
         """A body that is here as a whole. Only its last byte waits for the receipt: what is made of the answer takes no
         time from its beginning."""
-        headers = incoming.headers
+        if self._was_shown_ahead():
+            self._held.append(body[-1:])
+            return
         if incoming.status >= 300:
             body = self._without_keys(body)
-        if incoming.status not in _BODILESS:
-            headers.append((b"content-length", str(len(body)).encode()))
-        head = Head(incoming.status, headers)
+        bodiless = incoming.status in _BODILESS
+        head = Head(incoming.status, incoming.headers if bodiless else head_of_body(incoming.headers, body))
         if not body or self._is_let_go:  # without a byte a head is all of an answer
             self._held += [head, body]
             return
@@ -415,6 +426,8 @@ class Passage:
             self._stop.cancel()
         if self._incoming is not None:
             self._incoming.close()
+        elif self._outgoing.asked is not None:
+            self._outgoing.asked.close()
 
     def _note_arrival(self, read: Read) -> None:
         """What waited for us to read it, waited in the gateway."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -60,7 +60,13 @@ class Peek:
     max_output_tokens: int | None
     choices: int
     tier: str | None
-    fingerprint: tuple[str, ...]
+    _read: _Body = field(repr=False, compare=False)
+
+    @property
+    def fingerprint(self) -> tuple[str, ...]:
+        """One hash for each tool, each system text and each turn, as the client wrote them. Made when it is asked for:
+        nothing waits for it."""
+        return tuple(_fingerprint(self._read))
 
 
 def peek(body: bytes) -> Peek:
@@ -85,7 +91,7 @@ def peek(body: bytes) -> Peek:
         max_output_tokens=next((limit for limit in limits if type(limit) is int and limit > 0), None),
         choices=read.n if type(read.n) is int and 0 < read.n <= 128 else 1,
         tier=read.service_tier if isinstance(read.service_tier, str) else None,
-        fingerprint=tuple(_fingerprint(read)),
+        _read=read,
     )
 
 
@@ -157,7 +163,6 @@ def _wants_usage(options: msgspec.Raw) -> bool:
 
 
 def _fingerprint(read: _Body) -> list[str]:
-    """One hash for each tool, each system text and each turn, as the client wrote them."""
     parts: list[bytes] = []
     for raw in (read.tools, read.system, read.instructions, read.messages, read.input, read.prompt):
         text = bytes(raw)

@@ -276,12 +276,12 @@ class Relay:
         self._showing = None
         self.show_due()
 
-    def expect(self, request: Request) -> None:
+    def expect(self, request_id: str) -> None:
         """Have the ledger count the request as lost should this process die before `begin`, which follows."""
         try:
-            self._ledger.expect(request)
+            self._ledger.expect(request_id)
         except Exception:  # noqa: BLE001 - the answer goes on
-            _log.exception("the ledger was not told to expect request %s", request.id)
+            _log.exception("the ledger was not told to expect request %s", request_id)
 
     def begin(self, request: Request, receipt_id: str) -> Future[None] | None:
         """Have the ledger note that the request is in flight. Most who ask for that wait for the receipt only: whoever

@@ -6,7 +6,7 @@ is sent.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from starlette.responses import Response
@@ -15,6 +15,9 @@ from starlette.types import Send
 from taximeter.gateway.errors import Headers, as_http
 from taximeter.providers import sse
 from taximeter.providers.door import AnswerWriter, Endpoint
+
+if TYPE_CHECKING:
+    from taximeter.gateway.ahead import Ahead
 
 _JSON: Final[Headers] = [(b"content-type", b"application/json")]
 _STREAM: Final[Headers] = [(b"content-type", sse.MEDIA_TYPE.encode()), (b"cache-control", b"no-store")]
@@ -30,22 +33,35 @@ def encoded(value: object) -> Response:
     return json_response(msgspec.json.encode(value))
 
 
-class Reply:
-    """A response in the dialect of `endpoint`."""
+def head_of_body(headers: Headers, body: bytes) -> Headers:
+    """Somebody else's headers, with the length of their body."""
+    return [*headers, (b"content-length", str(len(body)).encode())]
 
-    def __init__(self, send: Send, endpoint: Endpoint, request_id: str) -> None:
+
+def named(headers: Headers, request_id: str, receipt_id: str | None = None) -> Headers:
+    """With our names for the request and its receipt. An upstream's own id keeps its name: its support asks for it."""
+    receipt = [] if receipt_id is None else [(b"x-taximeter-receipt", receipt_id.encode())]
+    is_taken = any(name == b"x-request-id" for name, _ in headers)
+    return [*headers, *receipt, (b"x-taximeter-request" if is_taken else b"x-request-id", request_id.encode())]
+
+
+class Reply:
+    """A response in the dialect of `endpoint`. `ahead` is where the beginning of it may have been shown already."""
+
+    def __init__(self, send: Send, endpoint: Endpoint, request_id: str, ahead: Ahead | None = None) -> None:
         self.receipt_id: str | None = None
         self.writer: AnswerWriter | None = None  # of a stream that we write ourselves
         self._send = send
         self._endpoint = endpoint
         self._request_id = request_id
-        self._begun = False
+        self._ahead = ahead
+        self._has_begun = False
         self._takes_events = True
         self._ended = False
 
     async def stream(self, data: bytes, *, more: bool = True) -> None:
         """Send a piece of an event stream; without `more` it is the last."""
-        if not self._begun:
+        if not self._is_begun:
             if not data:
                 return
             await self._begin(200, [*_STREAM, *self._own_id()])
@@ -77,9 +93,9 @@ class Reply:
         """Tell the client: with a status if there is still time, else as the last event of the stream. What is neither
         is left without its end, and the server then cuts the connection: it must not look whole."""
         http = as_http(error, self._request_id)
-        if not self._begun:
+        if not self._is_begun:
             await self.whole(http.status, self._endpoint.error_body(http.fault), http.headers)
-        elif not self._ended and self._takes_events:
+        elif self._has_begun and not self._ended and self._takes_events:  # what was shown ahead are no events
             last = None if self.writer is None else self.writer.broken(http.fault)
             await self._write(last or self._endpoint.error_event(http.fault), more=False)
 
@@ -87,8 +103,12 @@ class Reply:
         name = self._endpoint.request_id_header
         return [] if name is None else [(name, self._request_id.encode())]
 
+    @property
+    def _is_begun(self) -> bool:
+        return self._has_begun or (self._ahead is not None and self._ahead.hold_back())
+
     async def _begin(self, status: int, headers: Headers) -> None:
-        self._begun = True
+        self._has_begun = True
         if self.receipt_id is not None:
             headers = [*headers, (b"x-taximeter-receipt", self.receipt_id.encode())]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})

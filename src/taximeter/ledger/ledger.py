@@ -147,10 +147,10 @@ class Ledger:
         """See the class."""
         return self._arrival.lost_before
 
-    def expect(self, request: Request) -> None:
+    def expect(self, request_id: str) -> None:
         """`begin` follows, a moment later. Should this process die between the two, the next one counts the request as
         lost. It takes a fraction of a note's time, and is for who has something to do that must not wait for one."""
-        self._lock.doubt(request.id)
+        self._lock.doubt(request_id)
 
     def begin(self, request: Request, receipt_id: str, *, journaled: bool = False) -> Future[None]:
         """Note that `request` is in flight; should this process die, the next one writes its receipt, under

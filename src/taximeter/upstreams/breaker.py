@@ -40,6 +40,11 @@ class Breaker:
         self._somebody_tries = True
         return True
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether requests go there, and nobody has to say so."""
+        return self._rests_until_ns is None
+
     def state(self, now_ns: int) -> BreakerState:
         """How it stands."""
         if self._rests_until_ns is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from taximeter.clock import SYSTEM_CLOCK, Clock
 from taximeter.errors import UpstreamError
 from taximeter.upstreams.config import Family, Upstream
-from taximeter.upstreams.connection import Answer, Broken, Connection, Late
+from taximeter.upstreams.connection import LONG_BODY_BYTES, Answer, Broken, Connection, Late
 from taximeter.upstreams.dispatch import Stale
 from taximeter.upstreams.headers import KEY_HEADERS, Headers, crosses, named_hops
 from taximeter.upstreams.incoming import Incoming
@@ -34,6 +34,20 @@ class _Site:
     idle: list[tuple[float, Connection]] = field(default_factory=list[tuple[float, Connection]])
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request that was sent over a connection that was kept, while its answer is on its way."""
+
+    connection: Connection
+    answer: Answer
+    sent_ns: int
+    late_at_s: float
+
+    def close(self) -> None:
+        """Nobody waits for it."""
+        self.answer.close()
+
+
 class Client:
     """Connections to upstreams, shared by all requests of a process. Make it where the event loop runs."""
 
@@ -45,10 +59,45 @@ class Client:
         self._proxies: dict[str, str | None] = {}
         self._sweeping: asyncio.TimerHandle | None = None
 
+    def ask_at_once(
+        self,
+        upstream: Upstream,
+        method: str,
+        path: str,
+        headers: Iterable[tuple[bytes, bytes]],
+        body: bytes,
+        *,
+        before: Callable[[], object],
+    ) -> Asked | None:
+        """Ask over a connection that was kept, and wait for nothing; None where there is none, or the body is long.
+        `before` is called right before anything is sent. Whoever gets it has it awaited by `send`, or closes it."""
+        site = self._site(upstream)
+        if len(body) > LONG_BODY_BYTES or not site.idle:
+            return None
+        try:
+            head = _head(site.place, method, path, outgoing_headers(upstream, headers), len(body))
+        except Broken:
+            return None
+        connection = self._idle_one(site)
+        if connection is None:
+            return None
+        before()
+        late_at_s = asyncio.get_running_loop().time() + upstream.first_byte_timeout_s
+        sent_ns = self._clock.monotonic_ns()
+        return Asked(connection, connection.begin(head + body), sent_ns, late_at_s)
+
     async def send(
-        self, upstream: Upstream, method: str, path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes
+        self,
+        upstream: Upstream,
+        method: str,
+        path: str,
+        headers: Iterable[tuple[bytes, bytes]],
+        body: bytes,
+        *,
+        asked: Asked | None = None,
     ) -> Incoming:
-        """Ask, and return when the answer's head is there. `path` begins with a slash and may have a query.
+        """Ask, and return when the answer's head is there. `path` begins with a slash and may have a query. What was
+        `asked` already is waited for only.
 
         Raises UpstreamError without a status when nobody answers, or not in time; Stale when that proves nothing.
         """
@@ -56,10 +105,15 @@ class Client:
         sent_ns = self._clock.monotonic_ns()
         late_at_s = loop.time() + upstream.first_byte_timeout_s
         try:
-            site = self._site(upstream)
-            head = _head(site.place, method, path, outgoing_headers(upstream, headers), len(body))
-            connection = self._idle_one(site) or await self._another(site, upstream)
-            answer = await self._ask(connection, head, body, late_at_s - loop.time())
+            if asked is not None:
+                sent_ns = asked.sent_ns
+                answer = await self._answer(asked.connection, _begun(asked, loop.time()), was_used=True)
+            else:
+                site = self._site(upstream)
+                head = _head(site.place, method, path, outgoing_headers(upstream, headers), len(body))
+                connection = self._idle_one(site) or await self._another(site, upstream)
+                asking = connection.ask(head, body, patience_s=late_at_s - loop.time())
+                answer = await self._answer(connection, asking, was_used=connection.was_used)
         except Late as error:
             raise UpstreamError(
                 f"{upstream.name} did not begin to answer in {upstream.first_byte_timeout_s:g} s",
@@ -70,7 +124,7 @@ class Client:
         except Broken as error:
             raise UpstreamError(f"{upstream.name} gave no answer: {error}") from error
         if not 200 <= answer.status < 600:
-            connection.close()
+            answer.close()
             raise UpstreamError(f"{upstream.name} answered with status {answer.status}, which is none")
         return Incoming(answer, upstream, sent_ns)
 
@@ -82,10 +136,9 @@ class Client:
             connection.close()
         await asyncio.sleep(0)  # the event loop closes them in its next turn
 
-    async def _ask(self, connection: Connection, head: bytes, body: bytes, patience_s: float) -> Answer:
-        was_used = connection.was_used
+    async def _answer(self, connection: Connection, asking: Awaitable[Answer], *, was_used: bool) -> Answer:
         try:
-            return await connection.ask(head, body, patience_s=patience_s)
+            return await asking
         except Late:
             connection.close()
             raise
@@ -171,6 +224,11 @@ class _ClosedWhenReused(Exception):
     """See `Stale`."""
 
 
+async def _begun(asked: Asked, now_s: float) -> Answer:
+    await asked.answer.begun(asked.late_at_s - now_s)
+    return asked.answer
+
+
 def _head(place: Place, method: str, path: str, headers: Headers, body_bytes: int) -> bytes:
     """The head of a request. Raises Broken when something in it would end a line."""
     lines = [f"{method} {place.prefix}{path} HTTP/1.1".encode("latin-1"), b"host: " + place.authority]
@@ -188,10 +246,7 @@ def outgoing_headers(upstream: Upstream, headers: Iterable[tuple[bytes, bytes]])
     own key instead of the client's where it has one. Names are in small letters."""
     headers = list(headers)
     hops = named_hops(headers)
-    own = {name.lower().encode(): value.encode() for name, value in upstream.headers.items()}
-    if upstream.key is not None:
-        own |= _key_header(upstream.speaks, upstream.key.reveal())
-    own[b"accept-encoding"] = b"identity"
+    own = _own_headers(upstream)
     has_key = upstream.key is not None
     sent = [
         (name, value)
@@ -199,6 +254,14 @@ def outgoing_headers(upstream: Upstream, headers: Iterable[tuple[bytes, bytes]])
         if crosses(name) and name not in own and name not in hops and not (has_key and name in KEY_HEADERS)
     ]
     return [*sent, *own.items()]
+
+
+def _own_headers(upstream: Upstream) -> dict[bytes, bytes]:
+    """What it gets from us."""
+    own = {name.lower().encode(): value.encode() for name, value in upstream.headers.items()}
+    if upstream.key is not None:
+        own |= _key_header(upstream.speaks, upstream.key.reveal())
+    return own | {b"accept-encoding": b"identity"}
 
 
 def _key_header(family: Family, key: str) -> dict[bytes, bytes]:

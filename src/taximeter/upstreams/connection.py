@@ -22,7 +22,9 @@ from taximeter.upstreams.headers import Headers
 MOST_READ_BYTES: Final = 256 * 1024
 """How much of an answer waits here for whoever reads it; then the upstream waits too."""
 
-_LONG_BODY_BYTES: Final = 256 * 1024  # sent in pieces, so that other answers go on meanwhile
+LONG_BODY_BYTES: Final = 256 * 1024
+"""What is longer is sent in pieces, so that other answers go on meanwhile."""
+
 _MOST_HEAD_BYTES: Final = 128 * 1024
 _CONTINUE, _SWITCHES = 100, 101
 _NO_HTTP: Final = "what it sent is not HTTP as we read it"
@@ -58,7 +60,9 @@ class Answer:
         self.head: Read | None = None
         self.is_whole = False  # all of it is here, read or not
         self.keeps_connection = False
+        self.on_news: Callable[[], object] | None = None  # called when more of it is here, or nothing more comes
         self._has_begun = False  # any byte of it came
+        self._was_read = False
         self._connection = connection
         self._clock = clock
         self._parser = httptools.HttpResponseParser(self)
@@ -90,6 +94,13 @@ class Answer:
         """Whether more than enough of it waits to be read."""
         return self._unread_bytes > MOST_READ_BYTES
 
+    @property
+    def body(self) -> bytes | None:
+        """All of it, once it is here; None before that, and when some of it has been read. It stays to be read."""
+        if not self.is_whole or self._was_read:
+            return None
+        return self._pieces[0][0] if len(self._pieces) == 1 else b"".join(data for data, _ in self._pieces)
+
     async def begun(self, patience_s: float) -> None:
         """Wait for its head. Raises Broken, Late."""
         if not self.status and self._failure is None:
@@ -110,6 +121,7 @@ class Answer:
             if self.is_whole:
                 return None
             await self._something()
+        self._was_read = True
         data, arrived = self._pieces.popleft()
         was_ahead = self.is_ahead
         self._unread_bytes -= len(data)
@@ -207,6 +219,8 @@ class Answer:
     def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
+        if self.on_news is not None:
+            self.on_news()
 
     async def _something(self) -> None:
         self._waiting = asyncio.get_running_loop().create_future()
@@ -255,35 +269,39 @@ class Connection(asyncio.Protocol):
     async def ask(self, head: bytes, body: bytes, *, patience_s: float) -> Answer:
         """Send a request, and return when the head of its answer is here. Raises Broken, and Late after `patience_s`.
         Whoever is cancelled here closes the connection."""
-        transport = self._transport
-        if transport is None:
-            gone = Broken("it closed the connection")
-            gone.came_before_all = True
-            raise gone
-        answer = self._answer = Answer(self, self._clock)
-        if len(body) <= _LONG_BODY_BYTES:
-            transport.write(head + body)
+        if len(body) <= LONG_BODY_BYTES:
+            answer = self.begin(head + body)
         else:
             loop = asyncio.get_running_loop()
             began_s = loop.time()
-            transport.write(head)
-            await self._send(transport, body, answer, patience_s)
+            answer = self.begin(head)
+            await self._send(body, answer, patience_s)
             patience_s -= loop.time() - began_s
         await answer.begun(patience_s)
         return answer
 
-    async def _send(self, transport: asyncio.Transport, body: bytes, answer: Answer, patience_s: float) -> None:
+    def begin(self, data: bytes) -> Answer:
+        """Send a request, or its beginning, and wait for nothing. Raises Broken."""
+        if self._transport is None:
+            gone = Broken("it closed the connection")
+            gone.came_before_all = True
+            raise gone
+        self._transport.write(data)
+        answer = self._answer = Answer(self, self._clock)  # while the other end reads
+        return answer
+
+    async def _send(self, body: bytes, answer: Answer, patience_s: float) -> None:
         """A long body, as fast as the other end takes it. One that answers before that gets no more of it."""
         self._is_sending = True
         view = memoryview(body)
         try:
             async with asyncio.timeout(patience_s):
-                for start in range(0, len(view), _LONG_BODY_BYTES):
+                for start in range(0, len(view), LONG_BODY_BYTES):
                     if self._may_write is not None:
                         await self._may_write
-                    if answer.status or answer.is_broken:
+                    if answer.status or answer.is_broken or self._transport is None:
                         return
-                    transport.write(view[start : start + _LONG_BODY_BYTES])
+                    self._transport.write(view[start : start + LONG_BODY_BYTES])
                     await asyncio.sleep(0)
         except TimeoutError as error:
             raise Late("it is late") from error

@@ -22,7 +22,7 @@ from taximeter.upstreams.config import Upstream
 from taximeter.upstreams.headers import Headers
 
 if TYPE_CHECKING:
-    from taximeter.upstreams.client import Client
+    from taximeter.upstreams.client import Asked, Client
     from taximeter.upstreams.incoming import Incoming
 
 # What may go better a moment later, or elsewhere. 529 is Anthropic's word for overloaded.
@@ -48,6 +48,7 @@ class Outgoing:
     request_id: str
     received_ns: int
     is_metered: bool = True
+    asked: Asked | None = field(default=None, repr=False)  # the first upstream was, before anything else was done
 
 
 @dataclass(slots=True)
@@ -108,30 +109,45 @@ class Dispatcher:
         """The breaker of the upstream of that name."""
         return self._breakers.setdefault(upstream, Breaker())
 
+    def ask_at_once(
+        self, upstreams: Sequence[Upstream], outgoing: Outgoing, *, before: Callable[[], object]
+    ) -> Asked | None:
+        """Ask the first upstream and wait for nothing, where there is nothing to think about: it is well, a connection
+        to it is kept, and nobody pays for its hours. Else None. `before` is called right before anything is sent.
+        Whoever gets it gives it to `reach` with its request, or closes it."""
+        upstream = upstreams[0]
+        if upstream.machine_rate is not None or not self.breaker(upstream.name).is_closed:
+            return None
+        return self._client.ask_at_once(
+            upstream, outgoing.method, outgoing.path, outgoing.headers, outgoing.body, before=before
+        )
+
     async def reach(self, upstreams: Sequence[Upstream], outgoing: Outgoing, trail: Trail) -> Incoming:
         """The first answer that is no reason to try again; or the last one that is, when all tries are over.
 
         Raises NobodyAnswers when the last try got none. Cancel it to give up: nothing stays open.
         """
         last: Incoming | None = None
+        asked = outgoing.asked
         rests_s: list[float] = []
         try:
             for upstream in upstreams:
                 breaker = self.breaker(upstream.name)
                 pause_s = 0.0
                 tries_left, may_be_stale = 1 + upstream.retries, True
-                while tries_left and trail.is_wanted:
+                while tries_left and (trail.is_wanted or asked is not None):
                     if pause_s:
                         await self._pause(pause_s)
                     now_ns = self._clock.monotonic_ns()
-                    if not breaker.allows(now_ns):
+                    if asked is None and not breaker.allows(now_ns):
                         rests_s.append(breaker.retry_after_s(now_ns))
                         _note_rest(upstream, outgoing, trail, now_ns)
                         break
                     self._dropped(last, outgoing)
                     last = None
+                    now_asked, asked = asked, None
                     try:
-                        last = await self._try(upstream, breaker, outgoing, trail)
+                        last = await self._try(upstream, breaker, outgoing, trail, now_asked)
                     except Stale:
                         if may_be_stale:  # at once and for free; a second one in a row is the upstream's own doing
                             may_be_stale = False
@@ -150,8 +166,10 @@ class Dispatcher:
             raise NobodyAnswers(trail.tries, retry_after_s=min(rests_s, default=None))
         return last
 
-    async def _try(self, upstream: Upstream, breaker: Breaker, outgoing: Outgoing, trail: Trail) -> Incoming | None:
-        sent_ns = self._clock.monotonic_ns()
+    async def _try(
+        self, upstream: Upstream, breaker: Breaker, outgoing: Outgoing, trail: Trail, asked: Asked | None
+    ) -> Incoming | None:
+        sent_ns = self._clock.monotonic_ns() if asked is None else asked.sent_ns
         status: int | None = None
         ended_ns: int | None = None
         error: str | None = "given up: nobody waits for the answer any more"
@@ -160,7 +178,7 @@ class Dispatcher:
             listener.sent(upstream.name, outgoing, sent_ns)
         try:
             incoming = await self._client.send(
-                upstream, outgoing.method, outgoing.path, outgoing.headers, outgoing.body
+                upstream, outgoing.method, outgoing.path, outgoing.headers, outgoing.body, asked=asked
             )
             status, ended_ns = incoming.status, incoming.begun.arrived_ns
             error = f"status {status}" if status in _WORTH_ANOTHER_TRY else None

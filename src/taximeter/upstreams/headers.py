@@ -51,6 +51,12 @@ def crosses_back(name: bytes, value: bytes) -> bool:
     )
 
 
+def crossing_back(headers: Headers, *, without: Collection[bytes] = ()) -> Headers:
+    """Those of an answer's headers that go back to the client."""
+    hops = named_hops(headers)
+    return [each for each in headers if each[0] not in hops and each[0] not in without and crosses_back(*each)]
+
+
 def named_hops(headers: Iterable[tuple[bytes, bytes]]) -> Collection[bytes]:
     """The further names, in small letters, that `connection` headers name as the connection's own."""
     named: set[bytes] = set()

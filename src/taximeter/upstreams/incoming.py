@@ -15,7 +15,7 @@ from taximeter.errors import UpstreamError
 from taximeter.upstreams.config import Upstream
 from taximeter.upstreams.connection import MOST_READ_BYTES, Answer, Broken, Read
 from taximeter.upstreams.dispatch import AFTER_THE_END_S
-from taximeter.upstreams.headers import Headers, crosses_back, named_hops
+from taximeter.upstreams.headers import Headers, crossing_back
 
 _GZIP_OR_DEFLATE: Final = 32 + zlib.MAX_WBITS
 
@@ -43,11 +43,7 @@ class Incoming:
     @property
     def headers(self) -> Headers:
         """Those that cross the gateway."""
-        raw = self._answer.headers
-        hops = named_hops(raw)
-        if self._unpacker is not None:
-            hops = {*hops, b"content-encoding"}
-        return [(name, value) for name, value in raw if name not in hops and crosses_back(name, value)]
+        return crossing_back(self._answer.headers, without=() if self._unpacker is None else (b"content-encoding",))
 
     @property
     def is_over(self) -> bool:

@@ -103,14 +103,14 @@ def _doubt(ledger: Ledger) -> None:
     half of them were only expected."""
     for _ in range(3):
         request = a_request()
-        ledger.expect(request)
+        ledger.expect(request.id)
         ledger.begin(request, f"rcpt_of_{request.id}").result()
         _say(f"noted {request.id}")
     with ledger._keeper._keeping:
         for number in range(300):
             request = a_request()
             if number % 2:
-                ledger.expect(request)
+                ledger.expect(request.id)
             else:
                 ledger.begin(request, f"rcpt_of_{request.id}")
             _say(f"taken {request.id}")

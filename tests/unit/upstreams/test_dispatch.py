@@ -42,8 +42,10 @@ class FakeClient:
     asked: list[str] = field(default_factory=list)
     given: list[FakeIncoming] = field(default_factory=list)
 
-    async def send(self, upstream: Upstream, method: str, path: str, headers: object, body: bytes) -> FakeIncoming:
-        assert (method, path, body) == ("POST", "/v1/x", BODY)
+    async def send(
+        self, upstream: Upstream, method: str, path: str, headers: object, body: bytes, *, asked: object
+    ) -> FakeIncoming:
+        assert (method, path, body, asked) == ("POST", "/v1/x", BODY, None)
         self.asked.append(upstream.name)
         self.clock.advance(ms=10)
         said = self.says.pop(0)
@@ -193,7 +195,7 @@ async def test_giving_up_leaves_nothing_open() -> None:
     never = asyncio.Event()
 
     class Silent(FakeClient):
-        async def send(self, *_args: object) -> FakeIncoming:
+        async def send(self, *_args: object, **_more: object) -> FakeIncoming:
             await never.wait()
             raise AssertionError
 
