@@ -34,7 +34,7 @@ def receipts(
     from taximeter.ledger import Ledger  # noqa: PLC0415  # its database layer takes a tenth of a second to import
 
     settings = Settings.load()
-    with Ledger.open(settings.ledger_url, spool=settings.spool_dir) as ledger:
+    with Ledger.open_to_ask(settings.ledger_url, spool=settings.spool_dir) as ledger:
         found = ledger.receipts(limit, before) if group is None else ledger.receipts_of(*group, limit, before)
     if as_json:
         print_json({"receipts": found})
@@ -57,7 +57,7 @@ def receipt(
     from taximeter.ledger import Ledger  # noqa: PLC0415
 
     settings = Settings.load()
-    with Ledger.open(settings.ledger_url, spool=settings.spool_dir) as ledger:
+    with Ledger.open_to_ask(settings.ledger_url, spool=settings.spool_dir) as ledger:
         found = ledger.latest() if name == "last" else ledger.receipt(name)
     if found is None:
         if name == "last":

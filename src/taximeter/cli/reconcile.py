@@ -75,7 +75,7 @@ def reconcile(
     ]
     since = min(each.buckets[0].start for each in statements)
     until = max(each.buckets[-1].end for each in statements)
-    with Ledger.open(settings.ledger_url, spool=settings.spool_dir) as ledger:
+    with Ledger.open_to_ask(settings.ledger_url, spool=settings.spool_dir) as ledger:
         for page in pages(ledger, since, until):
             for receipt in page:
                 for book in books:

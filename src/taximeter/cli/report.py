@@ -77,7 +77,7 @@ def report(
         from taximeter.ledger import Ledger  # noqa: PLC0415  # its database layer takes a tenth of a second to import
         from taximeter.reports.report import answer  # noqa: PLC0415
 
-        with Ledger.open(settings.ledger_url, spool=settings.spool_dir) as ledger:
+        with Ledger.open_to_ask(settings.ledger_url, spool=settings.spool_dir) as ledger:
             question = _question(ledger, now, by=by, since=since, until=until, timezone=timezone, only=only)
             in_full = show == "time" or as_json or as_csv or html is not None
             most_rows = None if in_full else limit

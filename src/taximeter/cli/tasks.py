@@ -28,7 +28,7 @@ def tasks(
     from taximeter.ledger import Ledger  # noqa: PLC0415  # as in `receipts`
 
     settings = Settings.load()
-    with Ledger.open(settings.ledger_url, spool=settings.spool_dir) as ledger:
+    with Ledger.open_to_ask(settings.ledger_url, spool=settings.spool_dir) as ledger:
         sums = ledger.groups("task", limit=limit)
         standing = ledger.tasks_named([each.name for each in sums])
         found = [(each, standing.get(each.name) or Task(name=each.name)) for each in sums]

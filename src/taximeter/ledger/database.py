@@ -216,6 +216,7 @@ _HINTS = {
     "no space left": "make room on its disk",
     "file too large": "make room on its disk",
     "readonly": "it must be writable, and so must its folder",
+    "read-only": "it must be writable, and so must its folder; a copy elsewhere can be read: TAXIMETER_LEDGER=COPY",
     "unable to open": "it must be writable, and so must its folder",
     "permission denied": "it must be writable, and so must its folder",
     "not a database": "it is no ledger; name another file",

@@ -82,6 +82,30 @@ class Ledger:
         atexit.register(self.close)  # a program that forgets to close loses nothing that it appended
 
     @classmethod
+    def open_to_ask(cls, url: str, *, spool: Path | None = None) -> Self:
+        """The same for who only asks: a file that may be read and not written is asked in a copy, which is gone when
+        closed. Raises as `open` does."""
+        try:
+            return cls.open(url, spool=spool)
+        except LedgerError as error:
+            from taximeter.ledger.read_only import copied, is_for_reading  # noqa: PLC0415  # hardly ever
+
+            database = database_at(url, spool=spool)
+            if not isinstance(database, Sqlite) or not is_for_reading(database, error):
+                raise
+            with ExitStack() as undo:
+                folder = Path(mkdtemp(prefix="taximeter-"))
+                undo.callback(shutil.rmtree, folder, ignore_errors=True)
+                try:
+                    copy = copied(database, folder)
+                except OSError as failed:
+                    raise as_ledger_error(failed, database.name) from failed
+                ledger = cls.open(str(copy))
+                undo.callback(ledger._on_close.close)  # noqa: SLF001 - of our own kind
+                ledger._on_close = undo.pop_all()  # noqa: SLF001
+                return ledger
+
+    @classmethod
     def open(
         cls,
         url: str,

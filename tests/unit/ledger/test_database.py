@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import sys
+import tempfile
 import traceback
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from taximeter.errors import ConfigError, LedgerError, TaximeterError
 from taximeter.ledger import Ledger
 from taximeter.ledger.database import database_at
+from taximeter.ledger.liveness import WriterLocks
 from tests.unit.ledger.records import a_receipt
 
 
@@ -113,3 +117,28 @@ def test_a_folder_is_no_ledger(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LedgerError, match=r"Not a directory|File exists"):
         Ledger.open(str(tmp_path / "file" / "ledger.db"))
+
+
+def test_a_ledger_that_may_not_be_written_can_be_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a copy: of what it was, with what was on its way into it, and nothing of that is left behind."""
+    place, before = tmp_path / "a medium" / "ledger.db", set(Path(tempfile.gettempdir()).glob("taximeter-*"))
+    with Ledger.open(str(place)) as ledger:
+        receipt = a_receipt()
+        ledger.append(receipt).result()
+    lock = WriterLocks.opening
+
+    def only_elsewhere(self: WriterLocks) -> AbstractContextManager[None]:
+        if self._folder.is_relative_to(place.parent):
+            raise OSError(errno.EROFS, "Read-only file system")
+        return lock(self)
+
+    monkeypatch.setattr(WriterLocks, "opening", only_elsewhere)
+    with pytest.raises(LedgerError, match="Read-only") as refused:
+        Ledger.open(str(place))
+    assert refused.value.hint is not None
+    assert "copy" in refused.value.hint
+    with Ledger.open_to_ask(str(place)) as copy:
+        assert copy.receipt(receipt.id) == receipt
+    assert set(Path(tempfile.gettempdir()).glob("taximeter-*")) == before
+    with pytest.raises(LedgerError, match="failed"):
+        Ledger.open_to_ask(str(place.parent))  # a folder is no ledger, wherever it is
