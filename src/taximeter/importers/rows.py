@@ -98,7 +98,10 @@ def _of_document(log: LogFile) -> Iterator[Row]:
     except UNREADABLE:
         parts = _damaged(body, log)
     for part in parts:
-        row = mapping(decoded(part) if isinstance(part, msgspec.Raw) else part)
+        try:
+            row = mapping(decoded(bytes(part)) if isinstance(part, msgspec.Raw) else part)
+        except UNREADABLE:
+            row = None
         if row is None:
             log.note("an entry that is no JSON object")
         else:
@@ -123,7 +126,10 @@ def _damaged(body: bytes, log: LogFile) -> Iterator[object]:
         except (ValueError, RecursionError):
             log.note("a list that is damaged or breaks off: the rest of it is left out")
             return
-        yield decoded(json.dumps(entry))
+        try:
+            yield decoded(json.dumps(entry))
+        except UNREADABLE:
+            yield None
 
 
 def _parts(body: bytes) -> list[msgspec.Raw]:

@@ -111,6 +111,11 @@ EXPORTS: dict[str, tuple[str, Callable[[], bytes]]] = {
         lambda: codecs.BOM_UTF8 + json.dumps([LITELLM_ROW], indent=1).encode(),
     ),
     "NaN": ("rows.json", lambda: json.dumps([{**LITELLM_ROW, "end_user": float("nan")}]).encode()),
+    "an entry that is no UTF-8": (
+        "rows.json",
+        lambda: json.dumps([{**LITELLM_ROW, "end_user": "x"}]).encode().replace(b'"x"', b'"\xff"'),
+    ),
+    "half a character in an entry": ("rows.json", lambda: json.dumps([{**LITELLM_ROW, "end_user": "\ud83d"}]).encode()),
     "a list that breaks off": ("rows.json", lambda: json.dumps([LITELLM_ROW, LITELLM_ROW]).encode()[:-30]),
     "a list in an object that breaks off": (
         "rows.json",
