@@ -64,3 +64,23 @@ def test_a_mistake_in_the_users_prices_is_still_told_at_the_start(tmp_path: Path
     assert started.returncode == 1
     assert "ConfigError" in started.stderr
     assert "prices.toml" in started.stderr
+
+
+REPORT = """
+import atexit, sys
+from taximeter.__main__ import main
+
+later = ("alembic", "sqlalchemy", "pydantic", "genai_prices", "asyncio", "taximeter.engine")
+later += ("taximeter.records.backend",)
+atexit.register(lambda: print(*(name for name in later if name in sys.modules), file=sys.stderr, end=""))
+sys.argv[1:] = ["report", "--by", "task"]
+main()
+"""
+
+
+def test_a_report_loads_neither_backends_nor_what_makes_tables(tmp_path: Path) -> None:
+    """It is asked for at a prompt, and starting takes longer than what it asks."""
+    for _ in range(2):
+        started = start(tmp_path, REPORT)
+        assert (started.returncode, started.stderr) == (0, "")
+        assert "no receipts yet" in started.stdout

@@ -1,23 +1,7 @@
 """The vocabulary: immutable records that everything else makes, moves or reads. Standard library only, no I/O."""
 
-from taximeter.records.backend import (
-    Answer,
-    Backend,
-    ChoiceFinished,
-    EngineLoad,
-    Event,
-    FinishReason,
-    MachineTime,
-    ModelInfo,
-    ModelLoad,
-    PhaseEntered,
-    PositionLogprobs,
-    PromptRead,
-    Served,
-    TokenLogprob,
-    TokensGenerated,
-    ToolCallDelta,
-)
+from typing import TYPE_CHECKING, Any
+
 from taximeter.records.basis import Basis, weakest
 from taximeter.records.codec import Json, decimal_text, to_json
 from taximeter.records.identity import new_id
@@ -55,6 +39,26 @@ from taximeter.records.request import (
 from taximeter.records.task import Task, TaskVerb, TaskWindow, TaskWord, TaskWords
 from taximeter.records.timing import Phase, Stopwatch, Timing
 from taximeter.records.usage import Ceiling, Terms, Usage, Work
+
+if TYPE_CHECKING:
+    from taximeter.records.backend import (
+        Answer,
+        Backend,
+        ChoiceFinished,
+        EngineLoad,
+        Event,
+        FinishReason,
+        MachineTime,
+        ModelInfo,
+        ModelLoad,
+        PhaseEntered,
+        PositionLogprobs,
+        PromptRead,
+        Served,
+        TokenLogprob,
+        TokensGenerated,
+        ToolCallDelta,
+    )
 
 __all__ = [
     "EXACT",
@@ -123,3 +127,12 @@ __all__ = [
     "to_json",
     "weakest",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What a backend says of an answer, looked up when somebody asks: who only reads the ledger has no backend."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from taximeter.records import backend  # noqa: PLC0415 - see above
+
+    return getattr(backend, name)
