@@ -11,7 +11,10 @@ import socket
 import struct
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Clock(Protocol):
@@ -72,10 +75,31 @@ _LAST_DATA_RECEIVED_AT: Final = 52  # of struct tcp_info: milliseconds since dat
 _LEAST_WAIT_NS: Final = 20_000_000
 
 
-class Socket(Protocol):
+class Lent(Protocol):
     """As much of a socket as event loops let others have."""
 
+    def fileno(self) -> int: ...
+
+
+class Socket(Protocol):
+    """What can be asked."""
+
     def getsockopt(self, level: int, name: int, size: int, /) -> bytes: ...
+
+
+class _Borrowed(socket.socket):
+    """A socket that somebody else closes."""
+
+    def __del__(self) -> None:
+        self.detach()
+
+
+def socket_of(transport: asyncio.BaseTransport) -> Socket | None:
+    """For `arrived_ns`, as long as the connection lives. What uvloop lends is made anew for each question, with four
+    more of its own to the system."""
+    lent: Lent | None = transport.get_extra_info("socket")
+    descriptor = -1 if lent is None else lent.fileno()
+    return None if descriptor < 0 else _Borrowed(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
 
 
 def arrived_ns(now_ns: int, sock: Socket | None) -> int:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from taximeter.clock import FakeClock
+from taximeter.clock import FakeClock, arrived_ns, socket_of
 from taximeter.records import Receipt, inter_token_ns
 from tests.fakes import WAIT_S
 from tests.gateway_harness import CHAT, Caller, app_of, fake_house, listening
@@ -162,3 +162,20 @@ async def test_a_role_is_no_token_and_reasoning_is() -> None:
     assert receipt.timing.first_token_ns == 1_175_000_000
     assert receipt.timing.first_answer_ns == 183_581_000_000
     assert inter_token_ns(receipt.timing, receipt.usage.output_tokens) == round(191_676_000_000 / 13_227)
+
+
+async def test_who_asks_a_socket_does_not_close_it() -> None:
+    """What is asked for when bytes came lets go of the connection as it found it, and its end is no error."""
+    with ScriptedUpstream(whole(b"{}")).listening() as up:
+        host, _, port = up.url.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        asked = socket_of(writer.transport)
+        assert arrived_ns(7 * S, asked) <= 7 * S
+        del asked
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        asked = socket_of(writer.transport)
+        writer.close()
+        await writer.wait_closed()
+        assert arrived_ns(7 * S, asked) == 7 * S
+        assert socket_of(writer.transport) is None

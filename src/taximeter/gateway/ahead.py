@@ -20,8 +20,8 @@ from taximeter.gateway.arrival import Arrival
 from taximeter.gateway.peek import Peek
 from taximeter.gateway.reply import head_of_body, named
 from taximeter.records import Groups, new_id
+from taximeter.upstreams.client import Asked
 from taximeter.upstreams.config import Route
-from taximeter.upstreams.connection import Answer
 from taximeter.upstreams.dispatch import Dispatcher, Outgoing
 from taximeter.upstreams.headers import Headers, crossing_back
 
@@ -63,23 +63,23 @@ class Caller(Protocol):
 
 
 class Ahead:
-    """One request that was asked ahead, by `outgoing.asked`. Its `receipt_id` may have been told to the client."""
+    """One request that was asked ahead. Its `receipt_id` may have been told to the client."""
 
     def __init__(
-        self, caller: Caller, arrival: Arrival, groups: Groups, passing: Passing, outgoing: Outgoing, answer: Answer
+        self, caller: Caller, arrival: Arrival, groups: Groups, passing: Passing, outgoing: Outgoing, asked: Asked
     ) -> None:
         self.groups = groups
         self.passing = passing
         self.outgoing = outgoing
+        self.asked = asked
         self.receipt_id = new_id("rcpt", arrival.at)
         self.is_shown = False
         self._arrival = arrival
         self._caller = caller
-        self._answer = answer
         self._may_show = True
         self._carries_on = False
         self._timer = asyncio.get_running_loop().call_later(_BOOKS_AFTER_S, self._carry_on)
-        answer.on_news = self._look
+        asked.answer.on_news = self._look
 
     def hold_back(self) -> bool:
         """Show nothing from now on. Gives whether all but the last byte was shown."""
@@ -98,7 +98,7 @@ class Ahead:
             self._carry_on()
 
     def _show(self) -> None:
-        answer = self._answer
+        answer = self.asked.answer
         body = answer.body if answer.status == 200 else None
         if not body or len(body) > _MOST_SHOWN_BYTES or not self._caller.takes_more:
             return

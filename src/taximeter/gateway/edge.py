@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from taximeter.clock import SYSTEM_CLOCK, Clock, Socket, arrived_ns
+from taximeter.clock import SYSTEM_CLOCK, Clock, Socket, arrived_ns, socket_of
 from taximeter.gateway.arrival import ARRIVED_NS
 from taximeter.upstreams.headers import Headers
 
@@ -41,7 +41,7 @@ def protocol_for(door: Door, clock: Clock) -> type[asyncio.Protocol]:
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
             super().connection_made(transport)
-            self._socket = transport.get_extra_info("socket")  # each call makes another one
+            self._socket = socket_of(transport)
 
         def data_received(self, data: bytes) -> None:
             self._read_ns = 0
@@ -70,8 +70,9 @@ def protocol_for(door: Door, clock: Clock) -> type[asyncio.Protocol]:
             if (begun := self._take_begun()) is None:
                 return
             cycle, _ = begun
+            scope: Scope = cycle.scope  # pyright: ignore[reportAssignmentType]  # as Starlette calls it
             client = _Client(cycle, lambda: HttpToolsProtocol._start_asgi_task(self, *begun))  # noqa: SLF001
-            if not door.ask_ahead(cast("Scope", cycle.scope), bytes(cycle.body), client):
+            if not door.ask_ahead(scope, bytes(cycle.body), client):
                 client.carry_on()
 
         def _take_begun(self) -> tuple[RequestResponseCycle, ASGI3Application] | None:

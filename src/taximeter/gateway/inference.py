@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from starlette.types import Receive, Scope, Send
@@ -141,7 +141,7 @@ class InferenceDoor:
         )
         if asked is None:
             return None
-        return Ahead(caller, arrival, groups, passing, replace(outgoing, asked=asked), asked.answer)
+        return Ahead(caller, arrival, groups, passing, outgoing, asked)
 
     async def _serve(self, scope: Scope, receive: Receive, reply: Reply, arrival: Arrival) -> None:
         body = await read_body(scope, receive)
@@ -201,8 +201,8 @@ class InferenceDoor:
     ) -> None:
         dialect, receipt_id = self._endpoint.dialect, reply.receipt_id or ""
         if self._relay.is_closed:
-            if outgoing.asked is not None:
-                outgoing.asked.close()
+            if ahead is not None:
+                ahead.asked.close()
             error = ShuttingDown()
             await self._relay.refuse(request, error, receipt_id=receipt_id)
             raise error

@@ -258,7 +258,9 @@ class Passage:
 
     async def _pass(self) -> _End:
         try:
-            incoming = await self._dispatcher.reach(self._route.upstreams, self._outgoing, self._trail)
+            incoming = await self._dispatcher.reach(
+                self._route.upstreams, self._outgoing, self._trail, None if self._ahead is None else self._ahead.asked
+            )
             self._incoming = incoming
         finally:
             is_answered = self._incoming is not None
@@ -426,8 +428,8 @@ class Passage:
             self._stop.cancel()
         if self._incoming is not None:
             self._incoming.close()
-        elif self._outgoing.asked is not None:
-            self._outgoing.asked.close()
+        elif self._ahead is not None:
+            self._ahead.asked.close()
 
     def _note_arrival(self, read: Read) -> None:
         """What waited for us to read it, waited in the gateway."""

@@ -16,7 +16,7 @@ from typing import Final, cast
 
 import httptools
 
-from taximeter.clock import SYSTEM_CLOCK, Clock, Socket, arrived_ns
+from taximeter.clock import SYSTEM_CLOCK, Clock, Socket, arrived_ns, socket_of
 from taximeter.upstreams.headers import Headers
 
 MOST_READ_BYTES: Final = 256 * 1024
@@ -200,10 +200,9 @@ class Answer:
             self.headers = []
             return
         self.status = status
-        self._ends_by_itself = any(
-            name == b"content-length" or (name == b"transfer-encoding" and b"chunked" in value.lower())
-            for name, value in self.headers
-        )
+        for name, value in self.headers:
+            if name == b"content-length" or (name == b"transfer-encoding" and b"chunked" in value.lower()):
+                self._ends_by_itself = True
 
     def on_body(self, data: bytes) -> None:
         if not self.is_whole:
@@ -262,7 +261,7 @@ class Connection(asyncio.Protocol):
     def transport(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         # A clock other than the system's cannot be compared with what the socket tells.
-        self._socket = transport.get_extra_info("socket") if self._clock is SYSTEM_CLOCK else None
+        self._socket = socket_of(transport) if self._clock is SYSTEM_CLOCK else None
         self._answer = None
         self.was_used = False
 

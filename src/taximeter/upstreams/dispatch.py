@@ -48,7 +48,6 @@ class Outgoing:
     request_id: str
     received_ns: int
     is_metered: bool = True
-    asked: Asked | None = field(default=None, repr=False)  # the first upstream was, before anything else was done
 
 
 @dataclass(slots=True)
@@ -114,7 +113,7 @@ class Dispatcher:
     ) -> Asked | None:
         """Ask the first upstream and wait for nothing, where there is nothing to think about: it is well, a connection
         to it is kept, and nobody pays for its hours. Else None. `before` is called right before anything is sent.
-        Whoever gets it gives it to `reach` with its request, or closes it."""
+        Whoever gets it gives it to `reach`, or closes it."""
         upstream = upstreams[0]
         if upstream.machine_rate is not None or not self.breaker(upstream.name).is_closed:
             return None
@@ -122,13 +121,15 @@ class Dispatcher:
             upstream, outgoing.method, outgoing.path, outgoing.headers, outgoing.body, before=before
         )
 
-    async def reach(self, upstreams: Sequence[Upstream], outgoing: Outgoing, trail: Trail) -> Incoming:
-        """The first answer that is no reason to try again; or the last one that is, when all tries are over.
+    async def reach(
+        self, upstreams: Sequence[Upstream], outgoing: Outgoing, trail: Trail, asked: Asked | None = None
+    ) -> Incoming:
+        """The first answer that is no reason to try again; or the last one that is, when all tries are over. The first
+        upstream was `asked` already, or not.
 
         Raises NobodyAnswers when the last try got none. Cancel it to give up: nothing stays open.
         """
         last: Incoming | None = None
-        asked = outgoing.asked
         rests_s: list[float] = []
         try:
             for upstream in upstreams:
