@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <new>
 
 #include "processors.h"
@@ -10,6 +11,7 @@ namespace taximeter {
 namespace {
 
 constexpr std::uint32_t kOpen = 1, kOneInside = 2;
+constexpr std::int64_t kLine = 64;
 
 // How long a thread looks again and again before it sleeps. Between two steps: about what Python needs from one to the next,
 // so that a busy engine does not wake its threads at every token and an idle one sleeps at once. Inside a step, where the
@@ -24,11 +26,12 @@ void pause() noexcept {
 #endif
 }
 
-// Waits until `value` is no longer `old`: spins, then gives way, then sleeps.
-void wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t old, int spins, int yields) noexcept {
+// Waits until `value` is no longer `old`: spins, then gives way, then sleeps. `between` two looks of the first kind.
+template <typename Between>
+void wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t old, int spins, int yields, Between between) noexcept {
     for (int i = 0; i < spins; ++i) {
         if (value.load(std::memory_order_acquire) != old) return;
-        pause();
+        between();
     }
     for (int i = 0; i < yields; ++i) {
         if (value.load(std::memory_order_acquire) != old) return;
@@ -57,9 +60,14 @@ void Team::finish(std::int64_t done, std::int64_t tasks) noexcept {
         phases_.ended.notify_all();
         return;
     }
+    const auto ask_memory = [this]() noexcept {
+        if (soon_ == soon_end_) return pause();
+        __builtin_prefetch(soon_, 0, 2);  // into the second cache: the first is too small for what may come of it
+        soon_ += std::min<std::int64_t>(kLine, soon_end_ - soon_);
+    };
     // A late thread, many phases behind, is not held up by any of them.
     for (std::uint32_t ended; (ended = phases_.ended.load(std::memory_order_acquire)) <= phase;)
-        wait_while(phases_.ended, ended, kSpinsInside, kYieldsInside);
+        wait_while(phases_.ended, ended, kSpinsInside, kYieldsInside, ask_memory);
 }
 
 ThreadPool::ThreadPool(int threads) { start(threads); }
@@ -121,7 +129,7 @@ void ThreadPool::perform(bool alone, std::size_t scratch_bytes, Function functio
     take_part(0);
     std::uint32_t inside = door_.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen;
     while (inside != 0) {
-        wait_while(door_, inside, kSpinsInside, kYieldsInside);
+        wait_while(door_, inside, kSpinsInside, kYieldsInside, pause);
         inside = door_.load(std::memory_order_acquire);
     }
 }
@@ -134,7 +142,7 @@ void ThreadPool::ring() noexcept {
 void ThreadPool::work_until_stopped(int index) noexcept {
     std::uint32_t heard = 0;  // a bell rung before this thread listened only costs one look at the door
     for (;;) {
-        wait_while(bell_, heard, kSpinsBetweenJobs, 0);
+        wait_while(bell_, heard, kSpinsBetweenJobs, 0, pause);
         heard = bell_.load(std::memory_order_acquire);
         if (stopping_.load(std::memory_order_relaxed)) return;
         if (!enter()) continue;

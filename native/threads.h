@@ -29,6 +29,13 @@ class Team {
 public:
     int threads() const noexcept { return threads_; }
 
+    // What a later phase will read: whoever waits for the end of a phase has memory send it meanwhile. A hint, and nobody's
+    // promise that it is read.
+    void reads_soon(const std::uint8_t* from, std::int64_t bytes) noexcept {
+        soon_ = from;
+        soon_end_ = from + bytes;
+    }
+
     // The next phase: `work(task)` for 0 to tasks - 1, each once, on whoever is awake. Returns when all are done, to a
     // thread that comes too late for any of them at once. Every thread calls this for the same phases in the same order.
     //
@@ -54,6 +61,8 @@ private:
     void finish(std::int64_t done, std::int64_t tasks) noexcept;
 
     Phases& phases_;
+    const std::uint8_t* soon_ = nullptr;
+    const std::uint8_t* soon_end_ = nullptr;
     std::uint32_t phase_ = 0;
     int threads_;
 };

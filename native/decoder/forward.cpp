@@ -19,6 +19,7 @@ constexpr std::int64_t kGeneratedBlock = 256, kPromptBlock = 512;
 constexpr std::int64_t kReadingRows = 32;
 constexpr std::int64_t tasks_per_thread(std::int64_t rows) { return rows <= kReadingRows ? 3 : 6; }
 constexpr std::int64_t kMostTaskBytes = 1 << 18;  // of weights: long enough to read, and threads still end together
+constexpr std::int64_t kMostSoonBytes = 1 << 17;  // asked for by a thread that waits: a part of its second cache
 
 // Gate and up together: their outputs, 32 or more of each row, are prepared for the next product on the spot.
 constexpr std::int64_t kLeastGateTiles = 2, kMostGateTiles = 8;
@@ -131,6 +132,8 @@ private:
         });
     }
 
+    static std::int64_t tiles_per_task(std::int64_t tiles, std::int64_t tile_bytes, const Active& active, std::int64_t threads) noexcept;
+    void reads_soon(Team& team, int thread, const PackedMatrix& w, std::int64_t per_task) const noexcept;
     template <typename Ready>
     void multiply(Team& team, PreparedRows rows, const Active& active, std::initializer_list<Product> products,
                   std::uint8_t* scratch, const Ready& ready) noexcept;
@@ -249,6 +252,10 @@ void Pass::run(Team& team, int thread, std::uint8_t* scratch) noexcept {
         const auto before_heads = settle(layer.vectors[kAttentionNorm], first, kZerosBeforeHeads, &w[kQuery], &w[kKey], &w[kValue]);
         note(thread, kRowWork);
         float* heads = work_.heads.as<float>();
+        const auto alone = [&](const PackedMatrix& m) noexcept {
+            reads_soon(team, thread, m, tiles_per_task(m.tiles, m.tile_bytes, active, team.threads()));
+        };
+        alone(w[kAttentionOut]);
         multiply(team, mine.prepared->view(rows, hidden, mine.normed, hidden, kZerosBeforeHeads), active,
                  {{&w[kQuery], heads, heads_width_}, {&w[kKey], heads + queries_, heads_width_},
                   {&w[kValue], heads + queries_ + keys_, heads_width_}}, scratch, before_heads);
@@ -279,6 +286,7 @@ void Pass::run(Team& team, int thread, std::uint8_t* scratch) noexcept {
             attended = heads;  // which nobody needs any more
         }
         note(thread, kRowWork);
+        reads_soon(team, thread, w[kGate], gate_tiles(active.count, w[kGate].tiles, team.threads()));
         multiply(team, mine.prepared->view(active.count, queries_, attended, queries_), active,
                  {{&w[kAttentionOut], work_.product.as<float>(), hidden}}, scratch, before_out);
         note(thread, kOutProduct);
@@ -286,8 +294,16 @@ void Pass::run(Team& team, int thread, std::uint8_t* scratch) noexcept {
 
         const auto before_gate = settle(layer.vectors[kFeedForwardNorm], false, false, &w[kGate], &w[kUp]);
         note(thread, kRowWork);
+        alone(w[kDown]);
         feed_forward(team, layer, mine.prepared->view(active.count, hidden, mine.normed, hidden), active, scratch, before_gate);
         note(thread, kFeedForward);
+        if (&layer != &decoder_.layers_.back()) {
+            const auto& next = (&layer)[1].matrices;
+            reads_soon(team, thread, next[kQuery], tiles_per_task(next[kQuery].tiles + next[kKey].tiles + next[kValue].tiles,
+                                                                  next[kQuery].tile_bytes, active, team.threads()));
+        } else {
+            reads_soon(team, thread, decoder_.head_, 32);
+        }
         multiply(team, work_.wide.view(active.count, shape_.ff, work_.gated.as<float>(), shape_.ff), active,
                  {{&w[kDown], work_.product.as<float>(), hidden}}, scratch, [](std::int64_t) noexcept {});
         note(thread, kDownProduct);
@@ -325,15 +341,27 @@ void Pass::multiply_block(const PackedMatrix& w, const PreparedRows& rows, const
     kernels_.matmul_bf16(&w, &rows, block.begin - first, block.end - first, tile, tile_end, out + first * stride, stride, scratch);
 }
 
+// How many tiles of `tiles` a task of a product takes.
+std::int64_t Pass::tiles_per_task(std::int64_t tiles, std::int64_t tile_bytes, const Active& active, std::int64_t threads) noexcept {
+    const std::int64_t blocks = blocks_of(active), even = tiles * blocks / (tasks_per_thread(active.count) * threads);
+    return std::clamp<std::int64_t>(std::min(even, kMostTaskBytes / tile_bytes) / 2 * 2, 2, blocks > 1 ? 8 : 32);
+}
+
+// A thread that waits will be late for the first task of the product that comes: what it asks memory for is another one. Of
+// many rows weights are the least.
+void Pass::reads_soon(Team& team, int thread, const PackedMatrix& w, std::int64_t per_task) const noexcept {
+    if (!few_) return;
+    const std::int64_t task = thread == 0 ? team.threads() - 1 : thread, tile = std::min(task * per_task, w.tiles - 1);
+    team.reads_soon(w.data + tile * w.tile_bytes, std::min(kMostSoonBytes, std::min(per_task, w.tiles - tile) * w.tile_bytes));
+}
+
 template <typename Ready>
 void Pass::multiply(Team& team, PreparedRows rows, const Active& active, std::initializer_list<Product> products,
                     std::uint8_t* scratch, const Ready& ready) noexcept {
     std::int64_t tiles = 0;
     for (const Product& product : products) tiles += product.matrix->tiles;
     const std::int64_t blocks = blocks_of(active);
-    const std::int64_t even = tiles * blocks / (tasks_per_thread(active.count) * team.threads());
-    const std::int64_t most = kMostTaskBytes / products.begin()->matrix->tile_bytes;
-    const std::int64_t per_task = std::clamp<std::int64_t>(std::min(even, most) / 2 * 2, 2, blocks > 1 ? 8 : 32);
+    const std::int64_t per_task = tiles_per_task(tiles, products.begin()->matrix->tile_bytes, active, team.threads());
     std::int64_t tasks = 0;  // of one block of rows
     for (const Product& product : products) tasks += ceil_div(product.matrix->tiles, per_task);
     ArrangedRows arranged{};

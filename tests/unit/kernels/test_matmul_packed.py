@@ -215,6 +215,19 @@ def test_rows_that_need_several_passes_follow_the_definition(level: str, zeros: 
         assert_same_bits(matmul_packed(x, packed, level, zeros=zeros), expected)
 
 
+@every_level
+@with_and_without
+@quantized
+@pytest.mark.parametrize("rows", [1, 2, 3, 4])
+def test_few_rows_with_many_features_follow_the_definition(level: str, kind: str, zeros: bool, rows: int) -> None:
+    """Where sums wait for their scales, they may be more than can wait at once, and the last of them fewer."""
+    k = (4096 // block_weights(kind) + 3) * block_weights(kind)
+    made, packed = matrix(kind, 17, k)
+    x = normal(rows, k)
+    expected = reference_matmul(x, made.weights, zeros=zeros, fused=fused(level))
+    assert_same_bits(matmul_packed(x, packed, level, zeros=zeros), expected)
+
+
 @with_and_without
 @quantized
 def test_all_levels_with_fused_multiply_add_agree(zeros: bool, kind: str) -> None:
