@@ -1,4 +1,4 @@
-"""LiteLLM's spend logs: its table `LiteLLM_SpendLogs`, as CSV or JSON.
+"""LiteLLM's spend logs: its table `LiteLLM_SpendLogs`, as CSV, JSON or a dump of Postgres.
 
 Owns: which columns say what, and which rows are no calls of a provider. Refuses to know: prices, and what a usage
 object means.
@@ -23,7 +23,7 @@ from taximeter.providers.metering.leaves import read_usage, word, word_at
 from taximeter.records import Dialect, Outcome, Terms
 
 NAME = "litellm"
-SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
+SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".sql")
 EDITION = "2"
 
 _UNTIMED = "the row has no times that fit together"
@@ -46,7 +46,7 @@ def is_mine(entry: Mapping[str, Any]) -> bool:
 def read(log: LogFile) -> Iterator[LoggedCall]:
     """The calls of one export."""
     origins = Origins()
-    for row in rows_of(log):
+    for row in rows_of(log, tables=is_mine):
         call = _call(row, origins, log)
         if call is not None:
             yield call

@@ -207,6 +207,7 @@ def _span_call(span: _Span, origins: Origins, log: LogFile) -> LoggedCall | None
         usage=usage,
         terms=None if terms == Terms() else terms,
         model_asked=asked,
+        reported=amount(first(said, "gen_ai.usage.cost", "llm.cost.total", "gen_ai.cost.total_cost")),
         timing=reported_timing(total_ns, first_chunk_ns=_seconds(said.get("gen_ai.response.time_to_first_chunk"))),
         outcome=Outcome.COMPLETED if span.failed is None else Outcome.FAILED,
         error=complaint(span.failed),

@@ -1,4 +1,4 @@
-"""Exports as rows: CSV, JSON lines, a JSON list, or an object that holds one.
+"""Exports as rows: CSV, JSON lines, a JSON list, an object that holds one, or a dump.
 
 Owns: telling these apart, and what of a file is unreadable. Refuses to know: columns.
 """
@@ -9,13 +9,14 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
 import msgspec
 
 from taximeter.importers.decoding import BLANK, UNREADABLE, decoded
+from taximeter.importers.dumps import is_a_dump, rows_in
 from taximeter.importers.logged import LogFile
 from taximeter.importers.strangers import mapping
 
@@ -35,12 +36,15 @@ _forgiving = json.JSONDecoder(strict=False, parse_constant=lambda _: None)
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-def rows_of(log: LogFile) -> Iterator[Row]:
-    """The rows of an export, from its beginning. What cannot be read is noted and left out."""
+def rows_of(log: LogFile, *, tables: Callable[[Row], bool] | None = None) -> Iterator[Row]:
+    """The rows of an export, from its beginning; of a database's dump those of the tables that `tables` says by their
+    columns. What cannot be read is noted and left out."""
     log.file.seek(0)
     head = log.file.read(min(_HEAD_BYTES, log.size)).removeprefix(_BOM).lstrip(BLANK)
     log.file.seek(0)
-    if head.startswith(b"[") or (head.startswith(b"{") and not _is_a_line(head)):
+    if tables is not None and is_a_dump(head):
+        yield from rows_in(io.BufferedReader(_Counted(log), 1 << 20), tables)
+    elif head.startswith(b"[") or (head.startswith(b"{") and not _is_a_line(head)):
         yield from _of_document(log)
     elif head.startswith(b"{") or any(_is_an_object(line) for line in head.splitlines()):
         yield from _of_lines(log)

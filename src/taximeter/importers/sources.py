@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from taximeter.importers import batches, claude_code, codex, columns, langfuse, litellm, otlp
 from taximeter.importers.decoding import BLANK, UNREADABLE, decoded
+from taximeter.importers.dumps import is_a_dump, tables_in
 from taximeter.importers.lines import first_lines
 from taximeter.importers.logged import LogFile, LoggedCall
 from taximeter.importers.rows import DELIMITERS
@@ -177,6 +178,9 @@ def _objects(head: bytes) -> Iterator[Mapping[str, Any]]:
         is_json = is_json or bool(entries)  # behind a line that is damaged
     if is_json:
         yield _keys(head)
+        return
+    if is_a_dump(head):
+        yield from tables_in(head)
         return
     first = head.partition(b"\n")[0].decode("utf-8", "replace").rstrip("\r")
     delimiter = max(DELIMITERS, key=first.count)

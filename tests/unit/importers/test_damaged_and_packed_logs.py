@@ -130,6 +130,35 @@ def _table(delimiter: str, write: Callable[[object], str]) -> bytes:
     return "\r\n".join([delimiter.join(LITELLM_ROW), delimiter.join(quoted), ""]).encode()
 
 
+def test_a_dump_of_the_database_is_read(desk: Desk) -> None:
+    """Only the rows of the table, whatever else is in there, with what its cells write in their own way."""
+    said = json.dumps({**LITELLM_ROW["metadata"], "user_api_key_alias": "a\tb\\n"})
+    cells = {**LITELLM_ROW, "metadata": said.replace("\\", "\\\\"), "end_user": "\\N", "session_id": "one\\ttwo"}
+    names = ", ".join(f'"{name}"' for name in cells)
+    lines = [
+        "--",
+        "-- PostgreSQL database dump",
+        "--",
+        'CREATE TABLE public."LiteLLM_SpendLogs" (',
+        ",\n".join(f'    "{name}" text' for name in cells),
+        ");",
+        'COPY public."LiteLLM_ErrorLogs" (request_id, "startTime") FROM stdin;',
+        "chatcmpl-9\t2026-10-29 12:00:00",
+        "\\.",
+        f'COPY public."LiteLLM_SpendLogs" ({names}) FROM stdin;',
+        "\t".join(str(value) for value in cells.values()),
+        "\\.",
+        "COPY public.other (a) FROM stdin;",
+        "",
+    ]
+    desk.write("dump.sql", *lines)
+    assert desk.run().total.calls == 1
+    assert desk.total() == LITELLM_COST
+    (receipt,) = desk.receipts()
+    assert receipt.request.session == "one two"
+    assert receipt.request.key == "a b\\n"
+
+
 @pytest.mark.parametrize("export", EXPORTS)
 def test_exports_are_read_as_programs_write_them(desk: Desk, export: str) -> None:
     """With what stands within their cells: else cached tokens would be billed as fresh ones."""
