@@ -81,6 +81,7 @@ _PROVIDERS = {
     "x_ai": "x-ai",
     "xai": "x-ai",
 }
+_DETAILS = frozenset({"gen_ai.client.inference.operation.details", "gen_ai.client.operation.details"})
 _CLAUDE_CODE = "claude_code."
 
 
@@ -93,6 +94,7 @@ def read(log: LogFile) -> Iterator[LoggedCall]:
     """The calls of one file: those of its spans, then those of its events."""
     origins = Origins()
     spans: dict[str, _Span] = {}
+    details: dict[str, _Span] = {}
     for message in rows_of(log):
         for resource, scope_spans in _scopes(message, "resourceSpans", "resource_spans", "scopeSpans", "scope_spans"):
             for span in _objects(first(scope_spans, "spans")):
@@ -102,10 +104,13 @@ def read(log: LogFile) -> Iterator[LoggedCall]:
                 call = _event_call(record, resource, origins, log)
                 if call is not None:
                     yield call
+                else:
+                    _keep_details(details, record, resource)
         if "resourceMetrics" in message or "resource_metrics" in message:
             log.note("metrics are left out: they are sums over calls that spans and events tell")
-    for name in _leaves(spans, log):
-        call = _span_call(spans[name], origins, log)
+    alone = (span for name, span in details.items() if name not in spans or not spans[name].has_usage)
+    for span in (*(spans[name] for name in _leaves(spans, log)), *alone):
+        call = _span_call(span, origins, log)
         if call is not None:
             yield call
 
@@ -146,6 +151,19 @@ def _keep(spans: dict[str, _Span], span: Mapping[str, Any], resource: dict[str, 
         failed=(text(status.get("message")) or "the call failed") if failed else None,
         has_usage=has_usage or (failed and _is_call(attributes)),
     )
+
+
+def _keep_details(details: dict[str, _Span], record: Mapping[str, Any], resource: dict[str, Any]) -> None:
+    """An event that tells of a whole call. It has the name of the span that it was in, which may tell of it too."""
+    attributes = _attributes(record.get("attributes"))
+    name = text(first(record, "eventName", "event_name")) or text(attributes.get("event.name"))
+    if name not in _DETAILS or not any(count(attributes.get(key)) for key in _COUNTS):
+        return
+    at = first(record, "timeUnixNano", "time_unix_nano", "observedTimeUnixNano", "observed_time_unix_nano")
+    trace, span = text(first(record, "traceId", "trace_id")), text(first(record, "spanId", "span_id"))
+    kept = {key: value for key, value in attributes.items() if not _is_content(key)}
+    span = span or f"{at} {sorted(_counts(kept).items(), key=str)}"
+    details[f"{trace} {span}"] = _Span(span, trace, None, at, None, kept, resource, None, has_usage=True)
 
 
 def _is_call(attributes: Attributes) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from taximeter.records import Outcome
-from tests.unit.importers.logs import Desk
+from tests.unit.importers.logs import Desk, total_tokens
 
 START = 1_790_000_000_000_000_000
 
@@ -191,3 +191,26 @@ def test_claude_codes_events_are_calls_and_its_metrics_are_not(desk: Desk) -> No
     assert (done.source, done.request.session) == ("claude-code-telemetry", "s1")
     assert failed.outcome is Outcome.FAILED
     assert any("metrics" in note for note in summary.notes)
+
+
+def test_events_with_a_calls_details_count_where_no_span_does(desk: Desk) -> None:
+    """Some programs tell of calls in spans, some in events, some in both, in one file or in two."""
+
+    def details(span_id: str | None, total: int) -> dict[str, Any]:
+        said = {key.replace("__", "."): each for key, each in usage(total).items()}
+        record: dict[str, Any] = {
+            "timeUnixNano": str(START),
+            "eventName": "gen_ai.client.inference.operation.details",
+            "attributes": attributes({**said, "gen_ai.usage.cost": 0.25}),
+        }
+        return record | ({"spanId": span_id, "traceId": span("a")["traceId"]} if span_id else {})
+
+    def events(*records: Mapping[str, Any]) -> dict[str, Any]:
+        return {"resourceLogs": [{"scopeLogs": [{"logRecords": list(records)}]}]}
+
+    both = events(details("a", 100), details("b", 200), details(None, 400), details(None, 800))
+    desk.write("both.jsonl", both, trace(span("a", **usage(100))))
+    desk.write("late.json", trace(span("b", **usage(200))))
+    desk.run()
+    assert sorted(total_tokens(each) for each in desk.receipts()) == [100, 200, 400, 800]
+    assert sum(each.cost_reported == Decimal("0.25") for each in desk.receipts()) == 3
