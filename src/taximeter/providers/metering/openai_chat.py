@@ -67,6 +67,7 @@ class _Choice(msgspec.Struct):
     text: Any = None
     finish_reason: Any = None
     meta_info: Any = None
+    usage: Any = None  # Moonshot's streams have it here
 
 
 class _Extras(msgspec.Struct):
@@ -130,6 +131,8 @@ class OpenAIChatTap(DialectTap):
                     self._is_settled = True
                 if choice.meta_info is not None:
                     self._meta_info = choice.meta_info
+                if choice.usage is not None:
+                    self._take_usage(choice.usage)
             self._take_usage(chunk.usage if chunk.x_groq is None else _usage_in(chunk))
         else:
             bits = self._beside_the_choices(chunk)

@@ -59,10 +59,23 @@ CHAT = Words(
         ("prompt_cache_hit_tokens",),  # DeepSeek
         ("cached_tokens",),  # Moonshot, Together
         ("num_cached_tokens",),  # Mistral
+        ("cache_read_input_tokens",),  # LiteLLM, which has Anthropic's words beside OpenAI's
     ),
-    write=(("prompt_tokens_details", "cache_write_tokens"),),
+    write=(
+        ("prompt_tokens_details", "cache_write_tokens"),
+        ("prompt_tokens_details", "cache_creation_tokens"),
+        ("cache_creation_input_tokens",),
+    ),
     writes=MappingProxyType(
         {
+            "input_cache_write_5m_tokens": (
+                ("prompt_tokens_details", "cache_creation_token_details", "ephemeral_5m_input_tokens"),
+                ("cache_creation", "ephemeral_5m_input_tokens"),
+            ),
+            "input_cache_write_1h_tokens": (
+                ("prompt_tokens_details", "cache_creation_token_details", "ephemeral_1h_input_tokens"),
+                ("cache_creation", "ephemeral_1h_input_tokens"),
+            ),
             "input_cache_write_30m_tokens": (
                 ("prompt_tokens_details", "cache_write_tokens_details", "ttl_30m_tokens"),
             ),

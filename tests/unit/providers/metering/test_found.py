@@ -328,11 +328,20 @@ def test_a_stream_without_a_usage_has_a_lower_bound():
 
 
 def test_usage_is_found_where_each_provider_has_it():
-    """Groq's streams have it in an object of theirs, Mistral names what it read from its cache in its own way."""
+    """Groq's streams have it in an object of theirs, Moonshot's within a choice; LiteLLM and Mistral have words of their
+    own for what came from a cache."""
     end: dict[str, object] = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
     groq = {**end, "x_groq": {"id": "req_1", "usage": {**USAGE, "queue_time": 0.01}}}
     used = wire.streamed(CHAT, {"x_groq": {"id": "req_1"}, "choices": []}, chunk("a"), groq, DONE).usage
     assert (used.total_tokens, used.basis) == (USAGE["total_tokens"], Basis.REPORTED)
+    moonshot = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "usage": USAGE}]}
+    used = wire.streamed(CHAT, chunk("a"), moonshot, DONE).usage
+    assert (used.total_tokens, used.basis) == (USAGE["total_tokens"], Basis.REPORTED)
+    litellm = {"prompt_tokens": 1_300, "completion_tokens": 10, "total_tokens": 1_310, "cache_read_input_tokens": 1_000}
+    litellm |= {"cache_creation_input_tokens": 200, "cache_creation": {"ephemeral_1h_input_tokens": 150}}
+    used = wire.whole(CHAT, chat(litellm)).usage
+    assert (used.input_fresh_tokens, used.input_cache_read_tokens) == (100, 1_000)
+    assert (used.input_cache_write_1h_tokens, used.input_cache_write_unknown_tokens) == (150, 50)
     mistral = {"prompt_tokens": 200, "completion_tokens": 7, "total_tokens": 207, "num_cached_tokens": 128}
     used = wire.whole(CHAT, chat(mistral)).usage
     assert (used.input_fresh_tokens, used.input_cache_read_tokens) == (72, 128)
