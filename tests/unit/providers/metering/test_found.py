@@ -328,8 +328,8 @@ def test_a_stream_without_a_usage_has_a_lower_bound():
 
 
 def test_usage_is_found_where_each_provider_has_it():
-    """Groq's streams have it in an object of theirs, Moonshot's within a choice; LiteLLM and Mistral have words of their
-    own for what came from a cache."""
+    """Groq's streams have it in an object of theirs, Moonshot's within a choice; LiteLLM and Mistral have words
+    of their own for what came from a cache."""
     end: dict[str, object] = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
     groq = {**end, "x_groq": {"id": "req_1", "usage": {**USAGE, "queue_time": 0.01}}}
     used = wire.streamed(CHAT, {"x_groq": {"id": "req_1"}, "choices": []}, chunk("a"), groq, DONE).usage
