@@ -1,12 +1,13 @@
 """A ledger of ten million receipts: how fast it is written, and how long reports over a week of it take.
 
-    python bench/ledger/bench_size.py [--receipts 10000000] [--days 365] [--ledger FILE | --url URL] [--hashed] [--json]
+    python bench/ledger/bench_size.py [--receipts 10000000] [--days 365] [--ledger FILE | --url URL] [--asked TEXT]
 
 Calls as importers hand them over: sessions of fifty calls within some hours, tasks of four sessions, runs of ten
 calls, twenty models of three backends, two hundred projects as labels, twelve keys; all have times. Names of calls sort
 by time; `--hashed` makes them of a hash, as importers name calls whose log has no order. They are written 20,000 at a
 time. `--ledger` keeps the file, and asks again of one that is there. A question's time is the median of five on a
-warm file, and the first one is told apart. Memory is the most that this process had at the end of writing, and of all.
+warm file, and the first one is told apart; a table is what `taximeter report` shows: thirty rows, and the week before.
+Memory is the most that this process had at the end of writing, and of all.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from decimal import Decimal
 from hashlib import blake2b
 from itertools import islice, pairwise
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 from taximeter.ledger import Call, Form, Ledger
 from taximeter.pricing.charge import charge
@@ -37,12 +39,14 @@ from taximeter.records import (
     Timing,
     Usage,
 )
+from taximeter.reports import Question, Row, answer
 
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 _BATCH = 20_000
 _IN_A_SESSION = 50
 _IN_A_RUN = 10
 _SESSIONS_IN_A_TASK = 4
+_TABLES = ("task", "run", "session", "model", "key", "source", "label:project", "day", "block")
 _AT_A_TIME = 40  # sessions that go on side by side: their calls are mixed
 _LEAVES = ("input_fresh_tokens", "input_cache_read_tokens", "input_cache_write_5m_tokens", "output_text_tokens")
 
@@ -142,6 +146,7 @@ def questions(ledger: Ledger, days: float) -> dict[str, Callable[[], object]]:
         f"a week by {by}": lambda by=by: ledger.slices(by, week)
         for by in ("task", "run", "session", "model", "key", "label:project", "source", "outcome")
     }
+    asked |= {f"the table of a week by {by}": lambda by=by: table(ledger, by, week) for by in _TABLES}
     return asked | {
         "a week by day": lambda: ledger.slices(None, each_day),
         "a week of India by day": lambda: ledger.slices(None, [at + (india[0] - week[0]) for at in each_day]),
@@ -150,10 +155,23 @@ def questions(ledger: Ledger, days: float) -> dict[str, Callable[[], object]]:
         "a year by month, no percentiles": lambda: ledger.slices(None, months, percentiles=False),
         "a day's total, no percentiles": lambda: ledger.slices(None, each_day[:2], percentiles=False),
         "50 receipts of a label": lambda: ledger.receipts_of("label:project", "project-17"),
-        "one run's page": lambda: (ledger.group("run", "run-0000123-2"), ledger.receipts_of("run", "run-0000123-2")),
+        "one run's page": lambda: page(ledger, "run", "run-0000123-2"),
         "the newest 50 receipts": ledger.receipts,
         "the total cost": ledger.total_cost,
     }
+
+
+def table(ledger: Ledger, by: str, week: list[datetime]) -> list[Row]:
+    """The rows that `taximeter report` shows."""
+    question = Question(by=by, since=week[0], until=week[1], zone=ZoneInfo("UTC"))
+    return [*answer(ledger, question, week[1], most_rows=30).rows]
+
+
+def page(ledger: Ledger, kind: str, name: str) -> list[Receipt]:
+    """What a group's page shows: its sums, what they are made of, and its newest receipts."""
+    if ledger.group(kind, name) is None or not ledger.usage_of(kind, name):
+        raise SystemExit(f"there is no {kind} {name}, so nothing was measured")
+    return ledger.receipts_of(kind, name)
 
 
 def check(ledger: Ledger, days: float) -> None:
@@ -180,6 +198,7 @@ def main() -> None:
     parser.add_argument("--ledger", type=Path, help="the file, which is kept (default: one in the temporary folder)")
     parser.add_argument("--url", help="an empty database of Postgres instead of a file")
     parser.add_argument("--hashed", action="store_true", help="names of calls that do not sort by time")
+    parser.add_argument("--asked", default="", metavar="TEXT", help="only questions whose name has this in it")
     parser.add_argument("--times", type=int, default=5, help="how often each question is asked again")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -201,6 +220,8 @@ def main() -> None:
         with Ledger.open(options.url or str(path), spool=Path(folder)) as ledger:
             check(ledger, options.days)
             for question, ask in questions(ledger, options.days).items():
+                if options.asked not in question:
+                    continue
                 taken: list[float] = []
                 cpu: list[float] = []
                 for _ in range(options.times + 1):

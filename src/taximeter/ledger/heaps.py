@@ -115,6 +115,15 @@ class Heaps:
                     if counts and row[-1] is not None and (names is None or name in names):
                         self._add((interval, name), Heap([*map(int, row[width:end])], *row[end:]))  # Postgres: decimals
 
+    def be_what_is_left(self, whole: Heaps, others: Heaps) -> None:
+        """Have the sums of `whole` less those of `others`. Of these bases and instants are known, which do not
+        follow."""
+        self._names, self._at = whole._names, whole._at
+        heap = self._heaps[0, None]
+        heap.numbers = [*whole._heaps[0, None].numbers]
+        for other in others._heaps.values():
+            heap.numbers = [one - another for one, another in zip(heap.numbers, other.numbers, strict=True)]
+
     def split(self, kept: Collection[str | None]) -> Heaps:
         """Take out all that has none of these names, as one."""
         others = Heaps(None, self._only, self._words, self._names)

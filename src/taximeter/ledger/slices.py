@@ -80,15 +80,14 @@ class Slices:
         spans = [(0, span)]
         whole = Heaps(None, self._only, self._words, ADDED)
         column = Names(self._by, self._only, self._words).column
+        whole.fill(asking, spans)
         if rest and column is not None and len(shown) <= _MOST_APART:
             heaps = Heaps(self._by, self._only, self._words, ADDED)
-            others = Heaps(None, self._only, self._words, ADDED)
             heaps.fill(asking, spans, also=(column, one_of(column, shown)))
+            others = Heaps(None, self._only, self._words, ())  # what they sum to is known: all the rest
             others.fill(asking, spans, also=(column, _none_of(column, shown)))
-            whole.add_up(heaps)
-            whole.add_up(others)
+            others.be_what_is_left(whole, heaps)
         else:
-            whole.fill(asking, spans)
             heaps = Heaps(self._by, self._only, self._words, whole.names_that_count())
             heaps.fill(asking, spans)
             others = heaps.split(shown)
