@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from taximeter.gateway.arrival import Arrival
+from taximeter.gateway.arrival import Arrival, Wanted
 from taximeter.gateway.peek import Peek
 from taximeter.gateway.reply import head_of_body, named
 from taximeter.records import Groups, new_id
@@ -61,6 +62,10 @@ class Caller(Protocol):
         """Begin the ordinary way."""
         ...
 
+    def when_gone(self, tell: Callable[[], object]) -> None:
+        """Call `tell` once it has hung up, which may be now."""
+        ...
+
 
 class Ahead:
     """One request that was asked ahead. Its `receipt_id` may have been told to the client."""
@@ -80,6 +85,10 @@ class Ahead:
         self._carries_on = False
         self._timer = asyncio.get_running_loop().call_later(_BOOKS_AFTER_S, self._carry_on)
         asked.answer.on_news = self._look
+
+    def let_go_when_gone(self, wanted: Wanted) -> None:
+        """As the function of that name, without a task that waits for it."""
+        self._caller.when_gone(wanted.let_go)
 
     def hold_back(self) -> bool:
         """Show nothing from now on. Gives whether all but the last byte was shown."""

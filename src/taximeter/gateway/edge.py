@@ -37,11 +37,17 @@ def protocol_for(door: Door, clock: Clock) -> type[asyncio.Protocol]:
         _read_ns = 0
         _socket: Socket | None = None
         _is_reading = False
+        _client: _Client | None = None  # of the latest request that came whole
         _begun: tuple[RequestResponseCycle, ASGI3Application] | None = None  # its body may come with its head
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
             super().connection_made(transport)
             self._socket = socket_of(transport)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            if self._client is not None:
+                self._client.is_gone()
 
         def data_received(self, data: bytes) -> None:
             self._read_ns = 0
@@ -71,7 +77,7 @@ def protocol_for(door: Door, clock: Clock) -> type[asyncio.Protocol]:
                 return
             cycle, _ = begun
             scope: Scope = cycle.scope  # pyright: ignore[reportAssignmentType]  # as Starlette calls it
-            client = _Client(cycle, lambda: HttpToolsProtocol._start_asgi_task(self, *begun))  # noqa: SLF001
+            client = self._client = _Client(cycle, lambda: HttpToolsProtocol._start_asgi_task(self, *begun))  # noqa: SLF001
             if not door.ask_ahead(scope, bytes(cycle.body), client):
                 client.carry_on()
 
@@ -88,6 +94,17 @@ class _Client:
     def __init__(self, cycle: RequestResponseCycle, carry_on: Callable[[], None]) -> None:
         self._cycle = cycle
         self.carry_on = carry_on
+        self._tell: Callable[[], object] | None = None
+
+    def when_gone(self, tell: Callable[[], object]) -> None:
+        self._tell = tell
+        if self._cycle.disconnected:
+            self.is_gone()
+
+    def is_gone(self) -> None:
+        """The connection is."""
+        if self._tell is not None and not self._cycle.response_complete:
+            self._tell()
 
     @property
     def takes_more(self) -> bool:

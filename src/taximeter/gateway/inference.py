@@ -217,7 +217,11 @@ class InferenceDoor:
             strips_usage=passing.seen.stream and not passing.seen.wants_usage,
             ahead=ahead,
         )
-        watching = asyncio.create_task(let_go_when_gone(receive, passage))
+        if ahead is not None:
+            watching = None
+            ahead.let_go_when_gone(passage)
+        else:
+            watching = asyncio.create_task(let_go_when_gone(receive, passage))
         try:
             async for piece in passage:
                 if isinstance(piece, Head):
@@ -228,7 +232,8 @@ class InferenceDoor:
                 await reply.end()
         finally:
             passage.let_go()
-            watching.cancel()
+            if watching is not None:
+                watching.cancel()
 
     async def _stream(self, exchange: Exchange, reply: Reply, call: Call) -> None:
         writer = reply.writer = self._endpoint.writer(exchange.request, call)
