@@ -276,6 +276,17 @@ def test_an_answer_that_breaks_off_shows_nothing_of_itself(steps: Steps) -> None
     assert ledger.kept[-1].outcome is Outcome.FAILED
 
 
+def test_an_upstream_that_does_not_begin_is_late() -> None:
+    """Its time runs from when it was asked."""
+    with line_to([Do.SILENCE], first_byte_timeout_s=0.5) as (line, up, ledger, _):
+        line.say(request())
+        assert line.answer().status == 502
+        assert up.left.acquire(timeout=WAIT_S)
+    [attempt] = ledger.kept[-1].tries
+    assert attempt.error is not None
+    assert "did not begin to answer" in attempt.error
+
+
 @pytest.mark.parametrize("books_after_s", [0.0, NEVER_S], ids=["books first", "answer first"])
 def test_a_client_that_leaves_before_the_answer(books_after_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Has an aborted receipt, and its upstream is let go of, once the books are open."""
