@@ -53,6 +53,9 @@ NB_MODULE(_native, m) {
     bind_attention(m);
     bind_decoder(m);
     bind_limits(m);
+#if TAXIMETER_SQLITE_ROWS
+    bind_sqlite_rows(m);
+#endif
     bind_tokenizer(m);
     bind_transcripts(m);
 }

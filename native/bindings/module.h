@@ -9,6 +9,7 @@ void bind_attention(nanobind::module_& m);
 void bind_decoder(nanobind::module_& m);
 void bind_limits(nanobind::module_& m);
 void bind_packed(nanobind::module_& m);
+void bind_sqlite_rows(nanobind::module_& m);  // where SQLite's headers were there
 void bind_tokenizer(nanobind::module_& m);
 void bind_transcripts(nanobind::module_& m);
 

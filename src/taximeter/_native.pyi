@@ -156,6 +156,20 @@ class Texts:
 def words(steps: list[str], text: str) -> list[str]:
     """A text cut by one step after the other. See `library_merges.WORD_PATTERNS`."""
 
+def sqlite_rows_entry() -> int:
+    """The address of what SQLite calls with each new connection. See `native/sqlite_rows/sqlite_rows.h`. Absent where
+    SQLite's headers were not there, as is the next one."""
+
+class ColumnRows:
+    """Rows that SQLite can select from `taximeter_rows(handle)`, for as long as this lives."""
+
+    def __init__(self, numbers: tuple[int, ...], columns: list[list[tuple[object, int]]]) -> None:
+        """In the order of `numbers`, which follow one on the other. A piece of a column is a tuple of texts, whole
+        numbers and None, or one of these, and for how many rows that is."""
+
+    @property
+    def handle(self) -> int: ...
+
 class FoundFile:
     """What `usage_calls` found in a file. See `native/transcripts/whole_file.h`."""
 

@@ -208,41 +208,56 @@ def _append_calls(session: Session, calls: Sequence[Calls], appended: Appended) 
     """Write what is not there; what is, is found by the numbers that are missing then. Rows of one statement have
     numbers in a row, in the order of their ids, so that tables and indexes are gone through in one direction."""
     first = next_number(session)
-    told: defaultdict[tuple[CallColumns, Pattern | None], list[rows.Row]] = defaultdict(list)
+    told = 0
     parts: list[tuple[CallColumns, Part]] = []
     places: list[tuple[Calls, int]] = []  # by number
     refused: list[int] = []
     for alike in _of_one_statement(session, calls):
         ids = list(chain.from_iterable(some.ids for _, some, _ in alike))
-        theirs = list(chain.from_iterable(zip(repeat(some), range(len(some.ids))) for _, some, _ in alike))
+        each = list(chain.from_iterable(zip(repeat(some), range(len(some.ids))) for _, some, _ in alike))
         order = sorted(range(len(ids)), key=ids.__getitem__)
         numbers = [0] * len(ids)
         for number, place in enumerate(order, first + len(places)):
             numbers[place] = number
-        places += [theirs[place] for place in order]
+        places += [each[place] for place in order]
         begin = 0
+        made_of: list[tuple[CallColumns, Part]] = []
         for mine, some, segments in alike:
-            for part in mine.parts(numbers[begin : (begin := begin + len(some.ids))], some, segments, refused):
-                pattern, made = mine.rows(part)
-                told[alike[0][0], pattern] += made
-                parts.append((mine, part))
+            theirs = numbers[begin : (begin := begin + len(some.ids))]
+            made_of += ((mine, part) for part in mine.parts(theirs, some, segments, refused))
+        parts += made_of
+        told += sum(len(part.numbers) for _, part in made_of)
+        _insert(session, made_of, whole=not refused)
 
     def called(number: int) -> Call:
         some, place = places[number - first]
         return some.call(place)
 
     appended.refused += [(id_, _CANNOT_HOLD) for id_ in sorted(called(number).id for number in refused)]
-    for (mine, pattern), made in told.items():
-        made.sort(key=_number_of)
-        mine.insert(session, pattern, made)
-    missing = _missing(session, first, sum(map(len, told.values())), parts)
-    appended.written += sum(map(len, told.values())) - len(missing)
+    missing = _missing(session, first, told, parts)
+    appended.written += told - len(missing)
     _compare(session, [called(number) for number in sorted(missing)], appended)
     rollup = Rollup()
     for mine, part in parts:
         for key, sums in mine.sums(part, missing):
             rollup.add_sums(key, sums)
     rollup.write(session)
+
+
+def _insert(session: Session, parts: Sequence[tuple[CallColumns, Part]], *, whole: bool) -> None:
+    """Rows of one shape, in the order of their numbers; `whole` says that none of these is left out."""
+    if not parts:
+        return
+    all_alike = parts[0][0]
+    if whole and session.tell_columns(all_alike.insertion(parts)):
+        return
+    told: defaultdict[Pattern | None, list[rows.Row]] = defaultdict(list)
+    for mine, part in parts:
+        pattern, made = mine.rows(part)
+        told[pattern] += made
+    for pattern, made in told.items():
+        made.sort(key=_number_of)
+        all_alike.insert(session, pattern, made)
 
 
 _number_of = itemgetter(0)

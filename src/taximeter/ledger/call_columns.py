@@ -27,6 +27,7 @@ from taximeter.ledger.columns import (
 )
 from taximeter.ledger.database import Session
 from taximeter.ledger.forms import Calls, Form, chosen
+from taximeter.ledger.native_rows import Insertion, Piece
 from taximeter.ledger.rollups import Key, Sums, hour_of
 from taximeter.ledger.sparse import Pattern, insert, inserting
 from taximeter.records import PICODOLLARS_PER_DOLLAR, Basis, Usage, gap_ns
@@ -36,6 +37,8 @@ _TO_ZEROS = str.maketrans(dict.fromkeys("123456789", "0"))
 _OF_A_FORM = ("outcome", "model", "served_by", "usage_basis", "cost_basis", "form")
 _OF_A_TIMING = ("total_ns", "upstream_ns", "first_token_ns", "itl_ns")
 _TOO_FINE = -(10**30)  # in the place of what a log says, and what no column can hold
+
+_STAYS = " ON CONFLICT DO NOTHING"
 
 _T = TypeVar("_T")
 _Numbers = Sequence[int]
@@ -110,12 +113,24 @@ class CallColumns:
 
     def insert(self, session: Session, pattern: Pattern | None, made: Sequence[rows.Row]) -> None:
         """What is 0 for all of them is a part of the statement. What is there already stays."""
-        behind = " ON CONFLICT DO NOTHING"
         if pattern is None:
-            insert(session, "receipts", self._names, made, also=self._also, values=self._values, behind=behind)
+            insert(session, "receipts", self._names, made, also=self._also, values=self._values, behind=_STAYS)
         else:
-            statement, _ = inserting("receipts", self._names, self._also, self._values, behind, pattern)
+            statement, _ = inserting("receipts", self._names, self._also, self._values, _STAYS, pattern)
             session.tell(statement, made)
+
+    def insertion(self, parts: Sequence[tuple[CallColumns, Part]]) -> Insertion:
+        """The same by columns, of parts whose calls' rows have this `shape`."""
+        pieces = [mine.pieces(part) for mine, part in parts]
+        columns = [list(chain.from_iterable(column)) for column in zip(*pieces, strict=True)]
+        return Insertion(
+            table="receipts",
+            names=self._names,
+            columns=columns,
+            also=self._also,
+            values=self._values,
+            behind=_STAYS,
+        )
 
     def parts(
         self, numbers: list[int], calls: Calls, segments: Sequence[Segment], refused: list[int]
@@ -205,6 +220,19 @@ class CallColumns:
         also_there = (column for column in shared if column is not None)
         pattern = (*map(bool, nothings), *(column is None for column in shared))
         return pattern, zip(*there, *also_there, strict=False)
+
+    def pieces(self, part: Part) -> list[list[Piece]]:
+        """Each column of a part: what it has for each of the calls, or for so many of them."""
+        calls, count = part.calls, len(part.numbers)
+        names = (part.numbers, calls.ids, calls.request_ids, calls.received_at, calls.closed_at)
+        columns = (*names, calls.upstream_request_ids, part.reported, *calls.tokens, *part.times, *part.amounts)
+        lengths = [end - begin for _, begin, end in part.segments]
+        belongings = zip(*(form.belongings for form, _, _ in part.segments), strict=True)
+        return [
+            *([(None if column is None else tuple(column), count)] for column in columns),
+            *(list(zip(values, lengths, strict=True)) for values in belongings),
+            *([(value, count)] for value in self._constants),
+        ]
 
     def sums(self, part: Part, missing: frozenset[int]) -> Iterator[tuple[Key, Sums]]:
         """The sums of those that are not `missing`, and their keys: for each hour that they were closed in, of all that

@@ -18,6 +18,8 @@ from taximeter.errors import ConfigError, LedgerError
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
+    from taximeter.ledger.native_rows import Insertion
+
 _MOST_VALUES = 500
 _Value = TypeVar("_Value")
 _POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
@@ -83,6 +85,10 @@ class Session(Protocol):
 
     def tell(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
         """The statement once for each row of values."""
+        ...
+
+    def tell_columns(self, told: Insertion) -> bool:
+        """Insert many rows by columns. False where this session cannot: then nothing was done."""
         ...
 
     def transaction(self, *, durable: bool = True) -> AbstractContextManager[None]:

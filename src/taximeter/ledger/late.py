@@ -17,6 +17,8 @@ from taximeter.ledger.database import Asking, Away, Database, Living, Session
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
+    from taximeter.ledger.native_rows import Insertion
+
 _log = logging.getLogger(__name__)
 
 # What no waiting mends. A server that answers says FATAL for all that it does not like, and also while it comes up.
@@ -53,6 +55,9 @@ class NoSession:
 
     def tell(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
         self._fail(statement, rows)
+
+    def tell_columns(self, told: Insertion) -> bool:
+        self._fail(told)
 
     def transaction(self, *, durable: bool = True) -> AbstractContextManager[None]:
         self._fail(durable)

@@ -42,6 +42,8 @@ except ImportError as missing:
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
+    from taximeter.ledger.native_rows import Insertion
+
 _log = logging.getLogger(__name__)
 
 _CONNECT_PATIENCE_S = 5
@@ -270,6 +272,9 @@ class PostgresSession(_Connected):
                 cursor.execute(_their_way(statement), told[0])
             else:
                 cursor.executemany(_their_way(statement), told)
+
+    def tell_columns(self, told: Insertion) -> bool:  # noqa: ARG002 - its driver takes rows only
+        return False
 
     @contextmanager
     def transaction(self, *, durable: bool = True) -> Generator[None]:

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taximeter.errors import LedgerError
-from taximeter.ledger import Call, FileMark, Form, Ledger, rows
+from taximeter.ledger import Call, FileMark, Form, Ledger, native_rows, rows
 from taximeter.ledger.database import Session
 from taximeter.pricing.charge import charge
 from taximeter.records import (
@@ -194,12 +194,16 @@ def test_a_call_is_the_receipt_it_stands_for(
     costs = [receipt.cost.total for receipt in expected if receipt.cost is not None]
     assert after.cost - (before.cost if before else 0) == sum(costs)
 
-    with new_ledger() as one_by_one, new_ledger() as together:
+    with new_ledger() as one_by_one, new_ledger() as together, new_ledger() as by_rows:
         for receipt in expected:
             one_by_one.append(receipt).result()
         together.append_many(said)
         assert together.receipts() == one_by_one.receipts()
         assert tables_of(together) == tables_of(one_by_one)
+        with pytest.MonkeyPatch.context() as patch:  # as where native code was not built
+            patch.setattr(native_rows, "are_known", lambda _: False)
+            by_rows.append_many(said)
+        assert tables_of(by_rows) == tables_of(together)
 
 
 SUMS = ("usage_by_hour", "group_totals", "group_hours")

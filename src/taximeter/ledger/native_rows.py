@@ -1,0 +1,99 @@
+"""Columns of values handed to SQLite as a table, where native code for that was built.
+
+To bind a row and to take a step for it costs Python's driver as much as SQLite needs to insert it. A statement that
+inserts what it selects is one step for twenty thousand of them, and lets other threads go on meanwhile. Owns: how
+SQLite comes to know that table. Refuses to know: what the columns mean.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+from typing import Any
+
+Piece = tuple[Any, int]
+"""A tuple of values, or one value that is no tuple, and for how many rows."""
+
+_TABLE = "taximeter_rows"
+_setting = threading.Lock()
+
+
+@contextmanager
+def known_to_new_connections() -> Generator[None]:
+    """Connections that are opened within know the table, where there is one."""
+    found = _functions()
+    if found is None:
+        yield
+        return
+    set_, cancel, entry = found
+    with _setting:
+        set_(entry)
+        try:
+            yield
+        finally:
+            cancel(entry)
+
+
+def are_known(connection: sqlite3.Connection) -> bool:
+    """Whether the connection knows the table."""
+    try:
+        connection.execute(f"SELECT c0 FROM {_TABLE}(0)").fetchall()  # noqa: S608 - our own word
+    except sqlite3.Error:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Insertion:
+    """Rows of `table` by columns, as pieces. The first of `names` is that of numbers which follow one on the other, in
+    any order: the rows are inserted in theirs. In the columns `also` all of them have `values`, which are SQL, and
+    `behind` ends the statement. Names and SQL are our own."""
+
+    table: str
+    names: Sequence[str]
+    columns: Sequence[Sequence[Piece]]
+    also: str
+    values: str
+    behind: str
+
+
+def insert(connection: sqlite3.Connection, told: Insertion) -> None:
+    """Insert them, by a connection that knows the table. Columns of which nobody has anything are left out."""
+    from taximeter._native import ColumnRows  # noqa: PLC0415 - absent where it was not built
+
+    numbers = tuple(chain.from_iterable(values for values, _ in told.columns[0]))
+    there = [
+        (name, list(column))
+        for name, column in zip(told.names[1:], told.columns[1:], strict=True)
+        if any(value is not None for value, _ in column)
+    ]
+    rows = ColumnRows(numbers, [column for _, column in there])
+    names = ", ".join([told.names[0], *(name for name, _ in there), told.also])
+    taken = ", ".join([*(f"c{place}" for place in range(len(there) + 1)), told.values])
+    # "WHERE true", or the ON behind it would be taken for a join's.
+    connection.execute(
+        f"INSERT INTO {told.table} ({names}) SELECT {taken} FROM {_TABLE}(?) WHERE true{told.behind}",  # noqa: S608 - see above
+        (rows.handle,),
+    )
+
+
+@cache
+def _functions() -> tuple[Callable[[int], object], Callable[[int], object], int] | None:
+    """What tells the SQLite that Python's driver uses, what takes it back, and what it is told."""
+    try:
+        import _sqlite3  # noqa: PLC0415 - only for who imports much
+        import ctypes  # noqa: PLC0415
+
+        from taximeter._native import sqlite_rows_entry  # noqa: PLC0415
+
+        library = ctypes.CDLL(_sqlite3.__file__)  # its symbols, and those of the library that it needs
+        set_, cancel = library.sqlite3_auto_extension, library.sqlite3_cancel_auto_extension
+    except (ImportError, AttributeError, OSError):  # not built, or not to be had
+        return None
+    set_.argtypes = cancel.argtypes = [ctypes.c_void_p]
+    return set_, cancel, sqlite_rows_entry()
