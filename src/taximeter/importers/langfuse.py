@@ -16,6 +16,7 @@ from taximeter.importers.instants import between_ns, stored
 from taximeter.importers.logged import LogFile, LoggedCall, usage_of
 from taximeter.importers.origins import Origins, tagged
 from taximeter.importers.rows import Row, rows_of
+from taximeter.importers.sellers import seller_called
 from taximeter.importers.strangers import amount, count, first, group_name, listed, nested, text
 from taximeter.importers.timing import reported_timing
 from taximeter.providers.metering.complaint import complaint
@@ -79,7 +80,7 @@ def _call(row: Row, origins: Origins, log: LogFile) -> LoggedCall | None:
         origins.of(
             source=NAME,
             dialect=Dialect.UNSAID,
-            provider=text(metadata.get("ls_provider")),
+            provider=seller_called(text(metadata.get("ls_provider"))),
             session=group_name(first(row, "sessionId", "session_id")),
             run=group_name(first(row, "traceId", "trace_id")),
             labels=_labels(row),

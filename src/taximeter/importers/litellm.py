@@ -15,6 +15,7 @@ from taximeter.importers.instants import between_ns, stored
 from taximeter.importers.logged import LogFile, LoggedCall, Origin
 from taximeter.importers.origins import Origins, tagged
 from taximeter.importers.rows import Row, rows_of
+from taximeter.importers.sellers import seller_called, without_seller
 from taximeter.importers.strangers import amount, count, first, group_name, listed, nested, text
 from taximeter.importers.timing import reported_timing
 from taximeter.providers.metering import words
@@ -34,8 +35,6 @@ _DIALECTS = {
     "embedding": Dialect.OPENAI_EMBEDDINGS,
     "anthropic_messages": Dialect.ANTHROPIC_MESSAGES,
 }
-# LiteLLM's names of providers, where the catalog has others.
-_PROVIDERS = {"bedrock": "aws", "bedrock_converse": "aws", "vertex_ai": "google", "gemini": "google", "xai": "x-ai"}
 
 
 def is_mine(entry: Mapping[str, Any]) -> bool:
@@ -70,7 +69,7 @@ def _call(row: Row, origins: Origins, log: LogFile) -> LoggedCall | None:
         identity,
         at,
         _origin(row, metadata, origins),
-        text(row.get("model")) or "unknown",
+        without_seller(text(row.get("model")) or "unknown", text(row.get("custom_llm_provider"))),
         usage=counted,
         terms=None if tier is None else Terms(tier=tier),
         reported=amount(row.get("spend")),
@@ -106,7 +105,7 @@ def _origin(row: Row, metadata: Mapping[str, Any], origins: Origins) -> Origin:
     return origins.of(
         source=NAME,
         dialect=_DIALECTS.get(str(row.get("call_type") or "").removeprefix("a"), Dialect.UNSAID),
-        provider=None if provider is None else _PROVIDERS.get(provider, provider),
+        provider=seller_called(provider),
         session=group_name(first(row, "session_id")),
         key=group_name(text(metadata.get("user_api_key_alias")) or _short(row.get("api_key"))),
         labels=tagged(labels, listed(row.get("request_tags"))),

@@ -19,6 +19,7 @@ from taximeter.importers.instants import stored
 from taximeter.importers.logged import LogFile, LoggedCall
 from taximeter.importers.origins import Origins
 from taximeter.importers.rows import rows_of
+from taximeter.importers.sellers import seller_called
 from taximeter.importers.strangers import amount, count, first, group_name, listed, mapping, text
 from taximeter.importers.timing import reported_timing
 from taximeter.providers.metering import words
@@ -67,20 +68,6 @@ _CONTENT = (
 )
 _COUNTS = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
 _NO_CALLS = frozenset({"invoke_agent", "create_agent", "execute_tool", "invoke_workflow", "retrieval"})
-_PROVIDERS = {
-    "aws.bedrock": "aws",
-    "azure.ai.openai": "azure",
-    "azure.ai.inference": "azure",
-    "az.ai.openai": "azure",
-    "gcp.gemini": "google",
-    "gcp.gen_ai": "google",
-    "gcp.vertex_ai": "google",
-    "vertex_ai": "google",
-    "mistral_ai": "mistral",
-    "moonshot_ai": "moonshotai",
-    "x_ai": "x-ai",
-    "xai": "x-ai",
-}
 _DETAILS = frozenset({"gen_ai.client.inference.operation.details", "gen_ai.client.operation.details"})
 _CLAUDE_CODE = "claude_code."
 
@@ -296,10 +283,7 @@ def _counts(said: Attributes) -> dict[str, object]:
 
 def _provider(said: Attributes) -> str | None:
     name = text(first(said, "gen_ai.provider.name", "gen_ai.system", "llm.provider", "llm.system", "ai.model.provider"))
-    if name is None:
-        return None
-    name = name.lower()
-    return _PROVIDERS.get(name, name.partition(".")[0])
+    return seller_called(name)
 
 
 def _finish_reason(said: Attributes) -> str | None:

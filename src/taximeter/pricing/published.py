@@ -224,7 +224,8 @@ def _listing(provider: Provider, model: str) -> Listing | None:
     if id(provider) not in _catchwords:
         _catchwords[id(provider)] = provider, _Catchwords(provider)
     _, catchwords = _catchwords[id(provider)]
-    info = catchwords.find(model)
+    # Some models do not go by the name that the data itself gives them, but by others alone.
+    info = catchwords.find(model) or next((each for each in provider.models if each.id.lower() == model.lower()), None)
     if info is not None:
         return Listing(name=f"{provider.id}/{info.id}", info=info, own=True)
     info = provider.find_model(model, all_providers=get_snapshot().providers)

@@ -311,3 +311,31 @@ def test_a_providers_report_is_for_another_command(desk: Desk, tmp_path: Path) -
     assert desk.receipts() == []
     assert sum(count for reason, count in summary.notes.items() if "reconcile" in reason) == 2
     assert sum(summary.notes.values()) == 3
+
+
+@pytest.mark.parametrize(
+    ("seller", "model", "priced_by"),
+    [
+        ("openai", "openai/gpt-4o", "openai"),
+        ("azure", "azure/gpt-4o", "azure"),
+        ("bedrock_converse", "us.anthropic.claude-sonnet-4-20250514-v1:0", "aws"),
+        ("vertex_ai", "vertex_ai/gemini-2.5-pro", "google"),
+        ("gemini", "gemini/gemini-2.5-pro", "google"),
+        ("xai", "xai/grok-3", "x-ai"),
+        ("together_ai", "together_ai/meta-llama/Llama-3.3-70B-Instruct-Turbo", "together"),
+        ("moonshot", "moonshot/kimi-k2-0711-preview", "moonshotai"),
+        ("openrouter", "openrouter/openai/gpt-4o", "openrouter"),
+        ("hosted_vllm", "hosted_vllm/ours", None),
+    ],
+)
+def test_routers_names_of_models_and_providers_are_understood(
+    desk: Desk, seller: str, model: str, priced_by: str | None
+) -> None:
+    """Whose prices hold is said in LiteLLM's words, and the model may have them before its name."""
+    desk.write("rows.json", json.dumps([spend("r1", model=model, custom_llm_provider=seller, metadata={})]))
+    desk.run()
+    (receipt,) = desk.receipts()
+    assert receipt.served_by == (priced_by or seller)
+    assert (receipt.cost is None) == (priced_by is None)
+    assert receipt.model_served is not None
+    assert not receipt.model_served.startswith(f"{seller}/")

@@ -160,11 +160,25 @@ def test_a_name_of_its_own_belongs_to_its_maker():
 
 
 def test_a_name_is_found_as_the_data_find_it() -> None:
-    """A model is looked up by its name where it has one; that is the model which trying all of them in turn finds."""
+    """A model is looked up by its name where it has one; that is the model which trying all of them in turn finds. Some
+    do not match the name that the data list them under: they are found by it all the same."""
     providers = get_snapshot().providers
     for provider in providers:
         for info in provider.models[::5]:
             for name in (info.id, info.id.upper(), f"{info.id}-latest", f"{info.id}-20251211"):
                 found = published.listing(provider.id, name)
-                tried = provider.find_model(name, all_providers=providers)
+                own = next((each for each in provider.models if each.is_match(name)), None)
+                own = own or (info if name.lower() == info.id.lower() else None)
+                tried = own or provider.find_model(name, all_providers=providers)
                 assert (found and found.info) is tried, (provider.id, name)
+
+
+def test_every_model_is_found_by_the_name_it_is_listed_under() -> None:
+    """Else what an alias leads to could not be priced: Bedrock's regional profiles, all that Fireworks sells."""
+    for name in published.names():
+        found = published.listing(*name.split("/", 1))
+        assert found is not None, name
+        assert found.name == name
+    profile = published.listing("aws", "us.anthropic.claude-sonnet-4-20250514-v1:0")
+    assert profile is not None
+    assert published.price_list(profile, at=OCTOBER, tier="standard", input_tokens=1) is not None
