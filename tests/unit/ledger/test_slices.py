@@ -100,7 +100,7 @@ def written(ledger: Ledger, receipts: list[Receipt], number: int) -> list[Receip
 
 
 SOME = st.lists(receipts_nearby(), max_size=6)
-ONLY = st.lists(st.sampled_from(range(6)), max_size=2)
+ONLY = st.lists(st.sampled_from(range(7)), max_size=2)
 
 
 @settings(deadline=None, max_examples=25)
@@ -126,21 +126,31 @@ def test_slices_are_the_sums_of_their_receipts(
         assert exact_sum(one.money.values()) == one.cost
 
 
+SAID = [("session", "one"), ("run", "one")]
+
+
 @settings(deadline=None, max_examples=25)
-@given(receipts=SOME, where=edges(), of=ONLY, said=st.booleans(), most=st.integers(2, 4), data=st.data())
+@given(
+    receipts=SOME,
+    where=edges(),
+    of=ONLY,
+    said=st.none() | st.sampled_from(SAID),
+    most=st.integers(2, 4),
+    data=st.data(),
+)
 def test_what_costs_most_and_all_others_are_the_whole(
     shared_ledger_of_each: Ledger,
     receipts: list[Receipt],
     where: list[datetime],
     of: list[int],
-    said: bool,
+    said: tuple[str, str] | None,
     most: int,
     data: st.DataObject,
 ) -> None:
     """By every kind, also where people's words say whose they are: each name once, and the others to the digit; and so
     in the time before."""
     ledger, number = shared_ledger_of_each, next(_examples)
-    words = [assigning(("session", "one"), "two")] if said else []
+    words = [] if said is None else [assigning(said, "two")]
     oracle = ReceiptsInMemory(written(ledger, receipts, number), words)
     edges_ = [at + timedelta(days=14 * number) for at in where]
     before, since, until = edges_[0], data.draw(st.sampled_from(edges_)), edges_[-1]
@@ -160,15 +170,21 @@ GROUPS = [
     ("outcome", "completed"),
     ("label:team", "a"),
     ("label:branch", "b"),
+    ("run", "one"),
 ]
 
 
 WORDS = (
-    st.lists(st.builds(lambda at, task: assigning(GROUPS[at], task), st.sampled_from([0, 1, 4, 5]), NAMES), max_size=2),
+    st.lists(
+        st.builds(lambda at, task: assigning(GROUPS[at], task), st.sampled_from([0, 1, 4, 5, 6]), NAMES), max_size=2
+    ),
     st.lists(
         st.tuples(st.integers(0, 400), st.sampled_from(["one", "new"])).map(lambda said: starting(*said)), max_size=2
     ),
-    st.lists(st.just(TaskWord(verb=TaskVerb.EACH, said_at=NOON, kind="session")), max_size=1),
+    st.lists(
+        st.sampled_from(["session", "run"]).map(lambda kind: TaskWord(verb=TaskVerb.EACH, said_at=NOON, kind=kind)),
+        max_size=1,
+    ),
 )
 
 
