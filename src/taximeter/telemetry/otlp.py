@@ -169,7 +169,7 @@ def _attributes(receipt: Receipt) -> Iterable[tuple[str, Value]]:
     """What is known of a receipt. What is not is left out."""
     request, terms = receipt.request, receipt.terms
     said: dict[str, Value | None] = {
-        names.RESPONSE_MODEL: receipt.model_served,
+        names.RESPONSE_MODEL: receipt.model_served if _was_answered(receipt) else None,
         names.STREAM: True if request.stream else None,
         names.MAX_TOKENS: request.max_output_tokens,
         names.CHOICES: request.sampling.choices if request.sampling.choices != 1 else None,
@@ -200,6 +200,12 @@ def _attributes(receipt: Receipt) -> Iterable[tuple[str, Value]]:
     if receipt.cost is not None:
         said |= _of_cost(receipt.cost)
     return ((_text(name), _sendable(value)) for name, value in said.items() if value is not None)
+
+
+def _was_answered(receipt: Receipt) -> bool:
+    """Whether a model can have answered: else a receipt only has the one that was asked for."""
+    statuses = [attempt.status for attempt in receipt.tries]
+    return not statuses or any(status is not None and status < 300 for status in statuses)
 
 
 def _sendable(value: Value) -> Value:

@@ -165,6 +165,8 @@ def test_a_refusal_of_an_upstream_is_its_status(collector: Collector):
     tries = a_receipt().tries[:1]
     _, said = the_span(collector, a_receipt(outcome=Outcome.FAILED, tries=tries, error="overloaded: nobody"))
     assert said["error.type"] == "503"
+    assert said["gen_ai.request.model"] == "claude-x"
+    assert "gen_ai.response.model" not in said  # nobody's answer has no model
 
 
 def test_the_callers_span_is_the_parent(collector: Collector):
