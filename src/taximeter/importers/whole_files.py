@@ -74,18 +74,27 @@ _Result = Callable[[], Sequence[_Gone | None]]
 
 
 def _ahead(together: Sequence[list[Task]], executor: ThreadPoolExecutor) -> Iterator[tuple[list[Task], _Result]]:
-    """Each with what gives its result, when that is there."""
+    """Each with what gives its result, when that is there. The first are begun at once, not when somebody asks."""
     waiting: deque[tuple[list[Task], Future[list[_Gone | None]]]] = deque()
+    rest = iter(together)
     ahead_bytes = 0
-    for some in together:
-        waiting.append((some, executor.submit(_gone_through, some)))
-        ahead_bytes += _size_bytes(some)
-        while ahead_bytes > _AHEAD_BYTES and waiting:
-            first, future = waiting.popleft()
-            ahead_bytes -= _size_bytes(first)
-            yield first, future.result
-    for first, future in waiting:
-        yield first, future.result
+
+    def begin_more() -> None:
+        nonlocal ahead_bytes
+        while ahead_bytes <= _AHEAD_BYTES and (some := next(rest, None)) is not None:
+            waiting.append((some, executor.submit(_gone_through, some)))
+            ahead_bytes += _size_bytes(some)
+
+    def results() -> Iterator[tuple[list[Task], _Result]]:
+        nonlocal ahead_bytes
+        while waiting:
+            some, future = waiting.popleft()
+            yield some, future.result
+            ahead_bytes -= _size_bytes(some)
+            begin_more()
+
+    begin_more()
+    return results()
 
 
 def _size_bytes(tasks: Sequence[Task]) -> int:
