@@ -173,7 +173,8 @@ void bind_decoder(nb::module_& m) {
                  new (self) KVCache(kv_format(format), kv_heads, head_dim, block_tokens, layers, blocks);
              },
              nb::arg("format"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("block_tokens"), nb::arg("layers"),
-             nb::arg("blocks"));
+             nb::arg("blocks"))
+        .def("copy_block", &KVCache::copy_block, nb::arg("group"), nb::arg("source"), nb::arg("target"));
 
     nb::class_<BoundDecoder>(m, "Decoder")
         .def(nb::init<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::vector<bool>,

@@ -1,5 +1,6 @@
 #include "decoder/kv_cache.h"
 
+#include <cstring>
 #include <limits>
 #include <new>
 #include <stdexcept>
@@ -38,6 +39,17 @@ KVCache::KVCache(KVFormat format, std::int64_t kv_heads, std::int64_t head_dim, 
 
 void* KVCache::layer(std::size_t group, std::int64_t layer) const noexcept {
     return groups_[group].memory.as() + layer * layer_bytes_;
+}
+
+void KVCache::copy_block(std::int64_t group, std::int64_t source, std::int64_t target) {
+    if (group < 0 || group >= static_cast<std::int64_t>(groups_.size())) throw std::out_of_range("there is no such group of layers");
+    const KVGroup& of = groups_[static_cast<std::size_t>(group)];
+    for (const std::int64_t block : {source, target})
+        if (block < 0 || block >= of.blocks)
+            throw std::out_of_range("block " + std::to_string(block) + " of " + std::to_string(of.blocks));
+    if (source != target)
+        std::memcpy(of.memory.as() + target * of.block_stride, of.memory.as() + source * of.block_stride,
+                    static_cast<std::size_t>(of.block_stride));
 }
 
 }  // namespace taximeter

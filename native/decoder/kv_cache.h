@@ -35,6 +35,9 @@ public:
     // The part of block 0 that belongs to a group's layer.
     void* layer(std::size_t group, std::int64_t layer) const noexcept;
 
+    // All that a block of a group holds. Throws std::out_of_range for what is not there.
+    void copy_block(std::int64_t group, std::int64_t source, std::int64_t target);
+
 private:
     KVFormat format_;
     std::int64_t kv_heads_, head_dim_, block_tokens_, layer_bytes_;

@@ -77,6 +77,8 @@ class KVCache:
     def __init__(
         self, format: str, kv_heads: int, head_dim: int, block_tokens: int, layers: list[int], blocks: list[int]
     ) -> None: ...
+    def copy_block(self, group: int, source: int, target: int) -> None:
+        """All that block `source` of a group holds, into block `target`. IndexError for what is not there."""
 
 class Decoder:
     """A decoder-only transformer over packed weights. Set every part, then `finish`; ValueError for what does not fit.

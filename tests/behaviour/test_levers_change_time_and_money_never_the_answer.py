@@ -73,7 +73,9 @@ def test_every_combination_gives_the_same_tokens(
         works += [one.work for one in collected]
     assert answers == plain_answers
     # The levers were really pulled, or the equality above would prove nothing.
-    assert (sum(work.recomputed_tokens for work in works) > 0) == preempting
+    assert (sum(work.preemptions for work in works) > 0) == preempting
+    if not prefix_caching:  # with it, little or nothing is lost
+        assert (sum(work.recomputed_tokens for work in works) > 0) == preempting
     if batch == 1:
         assert (sum(work.reused_tokens for work in works) > 0) == prefix_caching
 
@@ -97,7 +99,8 @@ def test_a_second_identical_prompt_is_read_from_the_cache(smollm2_path: Path) ->
     drain(core)
     second = add(core, "b", prompt, ANSWER_TOKENS)
     drain(core)
-    hit = (len(prompt) - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+    hit = len(prompt) - 1
+    assert hit % BLOCK_TOKENS, "the last block should be no whole one"
     assert second.tokens() == first.tokens()
     assert first.served.usage.input_cache_read_tokens == 0
     assert second.served.usage.input_cache_read_tokens == hit > 0

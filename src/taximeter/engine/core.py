@@ -124,14 +124,6 @@ class EngineCore:
             step_tokens=step_tokens,
             max_running=options.max_running,
         )
-        self.kv = KVCacheManager(
-            sizes,
-            block_tokens=options.block_tokens,
-            prefix_caching=options.prefix_caching,
-            tells_prompts_apart=model.tells_prompts_apart,
-        )
-        self._room_tokens = min(self.kv.capacity_tokens(step_tokens), max(tokens, MOST_TOKENS))
-        self.scheduler = Scheduler(self.kv, step_tokens=options.step_tokens, max_running=options.max_running)
         self._model = model
         try:
             self._runner = ModelRunner(
@@ -145,6 +137,15 @@ class EngineCore:
                 f"there is no memory for a KV cache of {tokens} tokens of {name}",
                 hint="set kv_cache_tokens lower",
             ) from error
+        self.kv = KVCacheManager(
+            sizes,
+            block_tokens=options.block_tokens,
+            prefix_caching=options.prefix_caching,
+            tells_prompts_apart=model.tells_prompts_apart,
+            copy_block=self._runner.copy_block,
+        )
+        self._room_tokens = min(self.kv.capacity_tokens(step_tokens), max(tokens, MOST_TOKENS))
+        self.scheduler = Scheduler(self.kv, step_tokens=options.step_tokens, max_running=options.max_running)
         kv_format = "f32" if kernels.native_level() is None else options.kv_format
         self._costs = StepCosts.of(
             self.config,

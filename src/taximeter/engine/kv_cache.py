@@ -14,6 +14,9 @@ A block is in exactly one of three states, and `BlockPool.audit` proves it:
 
 Cached and free blocks are both there for the taking; a free one goes first, then the cached one that was let go of
 longest ago.
+
+Full blocks of equal prefixes are shared. Of the block behind them, which a prompt leaves in its middle or which nobody
+has filled, a sequence gets a copy.
 """
 
 from __future__ import annotations
@@ -21,15 +24,19 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from struct import pack
+from typing import TypeAlias
 
+from taximeter.engine.continuations import Continuations, packed
 from taximeter.engine.request_state import HOLE, SequenceState
 from taximeter.errors import InvariantBroken
 
 BLOCK_TOKENS = 32
+
+CopyBlock: TypeAlias = Callable[[int, int, int], None]  # the number of a group of layers, where from, where to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +69,8 @@ class BlockPool:
         self._references = [0] * blocks
         self._hashes: list[bytes | None] = [None] * blocks
         self._by_hash: dict[bytes, int] = {}
+        self._begins: list[tuple[bytes, bytes] | None] = [None] * blocks  # what `_continuations` has of each
+        self._continuations = Continuations()
         self._free = list(reversed(range(blocks)))  # the last one goes first
         self._cached: OrderedDict[int, None] = OrderedDict()  # the first one goes first
 
@@ -79,6 +88,10 @@ class BlockPool:
     def find(self, block_hash: bytes) -> int | None:
         """The block that holds the tokens of `block_hash`, None when no block does."""
         return self._by_hash.get(block_hash)
+
+    def nearest(self, parent: bytes, tokens: bytes) -> tuple[int, int]:
+        """See `Continuations.nearest`."""
+        return self._continuations.nearest(parent, tokens)
 
     def is_idle(self, block: int) -> bool:
         """Whether nobody holds `block`, so that sharing it uses up an available one."""
@@ -122,19 +135,26 @@ class BlockPool:
                 else:
                     self._cached[block] = None
 
-    def remember(self, block: int, block_hash: bytes) -> None:
-        """Make a held, full block findable. Of two blocks with the same content the first stays findable."""
+    def remember(self, block: int, block_hash: bytes, *, begins: tuple[bytes, bytes] | None = None) -> None:
+        """Make a held block findable: what it holds does not change any more, except behind what is named here. Of two
+        blocks with the same content the first stays findable. `begins`: under what `nearest` finds it, too."""
         if self._references[block] < 1:
             raise InvariantBroken(f"block {block} is nobody's, its content cannot be trusted")
         if self._hashes[block] is None and block_hash not in self._by_hash:
             self._hashes[block] = block_hash
             self._by_hash[block_hash] = block
+            if begins is not None:
+                self._begins[block] = begins
+                self._continuations.add(*begins, block)
 
     def _forget(self, block: int) -> None:
-        block_hash = self._hashes[block]
+        block_hash, begins = self._hashes[block], self._begins[block]
         if block_hash is not None:
             del self._by_hash[block_hash]
             self._hashes[block] = None
+        if begins is not None:
+            self._continuations.remove(*begins, block)
+            self._begins[block] = None
 
     def audit(self, tables: Iterable[Sequence[int]]) -> PoolCensus:
         """Count every block once and compare with `tables`, the block tables of everybody who holds any.
@@ -156,6 +176,12 @@ class BlockPool:
                 raise InvariantBroken(f"block {block} is found under a hash that it does not have")
         if len(self._by_hash) != sum(block_hash is not None for block_hash in self._hashes):
             raise InvariantBroken("a block has a hash that does not find it")
+        begun = [(block, begins) for block, begins in enumerate(self._begins) if begins is not None]
+        if len(begun) != len(self._continuations):
+            raise InvariantBroken("blocks are found by their beginnings that have none")
+        for block, (parent, tokens) in begun:
+            if self._hashes[block] is None or self.nearest(parent, tokens)[1] * 4 != len(tokens):
+                raise InvariantBroken(f"block {block} is not found by how it begins")
         census = PoolCensus(
             free=len(self._free), cached=len(self._cached), used=sum(references > 0 for references in self._references)
         )
@@ -216,12 +242,22 @@ class _Share:
     group: _Group
     holes: int
     hits: list[int]
+    source: int | None  # whose beginning the first of `wanted` blocks is to have
     wanted: int
 
     @property
     def fits(self) -> bool:
         pool = self.group.pool
-        return self.wanted <= pool.available - sum(pool.is_idle(block) for block in self.hits)
+        pinned = self.hits if self.source is None else [*self.hits, self.source]
+        return self.wanted <= pool.available - sum(pool.is_idle(block) for block in pinned)
+
+
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """Of the block behind a hit: how many tokens of it are there already, and in which block of each group."""
+
+    tokens: int
+    sources: list[int]
 
 
 class KVCacheManager:
@@ -231,6 +267,8 @@ class KVCacheManager:
     tokens, wherever they are asked for, are the most tokens of one sequence that a step computes. With a model that
     `tells_prompts_apart`, a block with generated tokens is not what the same tokens in a prompt would be, and is found
     only by who has generated them too: a sequence that lost its memory, or one that got the same answer.
+
+    `copy_block` is called while blocks are given away, between two steps; without it, only whole blocks are shared.
     """
 
     def __init__(
@@ -240,6 +278,7 @@ class KVCacheManager:
         block_tokens: int = BLOCK_TOKENS,
         prefix_caching: bool = True,
         tells_prompts_apart: bool = False,
+        copy_block: CopyBlock | None = None,
     ) -> None:
         kinds = [size.window is not None for size in groups]
         if kinds not in ([False], [True], [False, True]):
@@ -247,6 +286,7 @@ class KVCacheManager:
         self.block_tokens = block_tokens
         self.prefix_caching = prefix_caching
         self._tells_prompts_apart = tells_prompts_apart
+        self._copy_block = copy_block
         self._groups = [_Group(size, block_tokens) for size in groups]
 
     @property
@@ -273,22 +313,41 @@ class KVCacheManager:
         for its logits.
         """
         hashes = self._hashes_of_hit(sequence)
-        hit_tokens = len(hashes) * self.block_tokens
+        beginning = self._beginning_behind(sequence, hashes)
+        shares = self._shares(sequence, step_tokens, hashes, beginning)
+        if beginning is not None and not all(share.fits for share in shares):
+            beginning = None  # the block to copy may be the very one that is needed
+            shares = self._shares(sequence, step_tokens, hashes, beginning)
+        if not all(share.fits for share in shares):
+            return False
+        for number, share in enumerate(shares):
+            pool = share.group.pool
+            held = share.hits if share.source is None else [*share.hits, share.source]
+            for block in held:
+                pool.share(block)
+            taken = pool.take(share.wanted)
+            sequence.block_tables.append([HOLE] * share.holes + share.hits + taken)
+            if share.source is not None and self._copy_block is not None:
+                self._copy_block(number, share.source, taken[0])
+                pool.release([share.source])
+        sequence.computed_tokens = self._hit_tokens(hashes, beginning)
+        return True
+
+    def _hit_tokens(self, hashes: Sequence[bytes], beginning: _Beginning | None) -> int:
+        return len(hashes) * self.block_tokens + (0 if beginning is None else beginning.tokens)
+
+    def _shares(
+        self, sequence: SequenceState, step_tokens: int, hashes: Sequence[bytes], beginning: _Beginning | None
+    ) -> list[_Share]:
         shares: list[_Share] = []
-        for group in self._groups:
-            holes = group.first_seen(hit_tokens)
+        for number, group in enumerate(self._groups):
+            # A window may have slid past a block of the hit by the end of the beginning behind it.
+            holes = group.first_seen(self._hit_tokens(hashes, beginning))
             hits = [block for block_hash in hashes[holes:] if (block := group.pool.find(block_hash)) is not None]
             needed = group.most_blocks(sequence.known_tokens, step_tokens)
             wanted = min(holes + needed, self._blocks_for(sequence.known_tokens)) - len(hashes)
-            shares.append(_Share(group, holes, hits, wanted))
-        if not all(share.fits for share in shares):
-            return False
-        for share in shares:
-            for block in share.hits:
-                share.group.pool.share(block)
-            sequence.block_tables.append([HOLE] * share.holes + share.hits + share.group.pool.take(share.wanted))
-        sequence.computed_tokens = hit_tokens
-        return True
+            shares.append(_Share(group, holes, hits, None if beginning is None else beginning.sources[number], wanted))
+        return shares
 
     def grow(self, sequence: SequenceState, tokens: int) -> bool:
         """Make room for `tokens` tokens in all; False, with nothing changed, if there is none."""
@@ -309,7 +368,8 @@ class KVCacheManager:
         for group, table in zip(self._groups, sequence.block_tables, strict=True):
             if self.prefix_caching:
                 for index in full:
-                    group.pool.remember(table[index], self._hash(sequence, index))
+                    begins = self._begins(sequence, index, self.block_tokens)
+                    group.pool.remember(table[index], self._hash(sequence, index), begins=begins)
             first, end = group.first_seen(before), group.first_seen(sequence.computed_tokens)
             # The latest are worth most, for they lie beside what is still held.
             group.pool.release(table[first:end][::-1])
@@ -318,6 +378,7 @@ class KVCacheManager:
     def release(self, sequence: SequenceState) -> None:
         """Take all blocks back. What was computed stays findable until the memory is needed."""
         if sequence.block_tables:
+            self._remember_last(sequence)
             for group, table in zip(self._groups, sequence.block_tables, strict=True):
                 group.pool.release(table[group.first_seen(sequence.computed_tokens) :])
         sequence.block_tables = []
@@ -357,6 +418,38 @@ class KVCacheManager:
         for group in self._groups:  # a hit of the first, cut short, is one too
             hashes = hashes[: group.longest_hit(hashes)]
         return hashes
+
+    def _beginning_behind(self, sequence: SequenceState, hashes: Sequence[bytes]) -> _Beginning | None:
+        """The most tokens behind a hit of full blocks that all groups have in one block or another."""
+        if self._copy_block is None or not self.prefix_caching:
+            return None
+        start = len(hashes) * self.block_tokens
+        tokens = self._copyable(sequence, start, min(start + self.block_tokens, sequence.known_tokens - 1))
+        found = [group.pool.nearest(hashes[-1] if hashes else b"", tokens) for group in self._groups]
+        shared = min(tokens for _block, tokens in found)
+        return _Beginning(shared, [block for block, _tokens in found]) if shared else None
+
+    def _copyable(self, sequence: SequenceState, start: int, end: int) -> bytes:
+        """Tokens as a beginning has them. Where prompts are told apart, those of a prompt alone."""
+        if self._tells_prompts_apart:
+            end = min(end, len(sequence.prompt))
+        return packed(sequence.tokens(start, max(start, end)))
+
+    def _begins(self, sequence: SequenceState, index: int, tokens: int) -> tuple[bytes, bytes] | None:
+        """Under what `BlockPool.nearest` is to find the first so many tokens of block `index`."""
+        start = index * self.block_tokens
+        begins = b"" if self._copy_block is None else self._copyable(sequence, start, start + tokens)
+        return (self._hash(sequence, index - 1) if index else b"", begins) if begins else None
+
+    def _remember_last(self, sequence: SequenceState) -> None:
+        """The block that a sequence lets go of half full: later ones may copy it."""
+        index, tokens = divmod(sequence.computed_tokens, self.block_tokens)
+        begins = self._begins(sequence, index, tokens)
+        if begins is None or not self.prefix_caching:
+            return
+        name = hashlib.blake2b(b"".join(begins), digest_size=16, person=b"half full").digest()
+        for group, table in zip(self._groups, sequence.block_tables, strict=True):
+            group.pool.remember(table[index], name, begins=begins)
 
     def _hash(self, sequence: SequenceState, index: int) -> bytes:
         """The hash of full block `index`: of its tokens, where it matters of who wrote them, and, through its parent's

@@ -38,6 +38,10 @@ class ModelRunner:
         """As `run`, but of each row of logits only the token with the greatest, of equal ones the lowest."""
         return self._model.best(self._lay_out(chunks), self._kv)
 
+    def copy_block(self, group: int, source: int, target: int) -> None:
+        """See `KVMemory.copy_block`."""
+        self._kv.copy_block(group, source, target)
+
     def _lay_out(self, chunks: Sequence[Chunk]) -> Batch:
         # Lists, and each made an array once: a step of one row costs a dozen conversions less, one of hundreds no more.
         positions = [position for chunk in chunks for position in range(chunk.start, chunk.end)]

@@ -232,13 +232,24 @@ def test_groups_come_in_one_order() -> None:
 class Contents:
     """What lies in the memory of every group: of each slot, the whole history that its key was computed from."""
 
-    def __init__(self, windows: Sequence[int | None]) -> None:
+    def __init__(self, windows: Sequence[int | None], *, tells_prompts_apart: bool = False) -> None:
         self._groups = [(window, dict[int, int]()) for window in windows]
+        self._tells_prompts_apart = tells_prompts_apart
+
+    def copy_block(self, group: int, source: int, target: int) -> None:
+        """What the engine has the memory do."""
+        slots = self._groups[group][1]
+        for offset in range(BLOCK):
+            slots[target * BLOCK + offset] = slots.get(source * BLOCK + offset, 0)
+
+    def _history(self, state: SequenceState, position: int) -> int:
+        prompt = min(len(state.prompt), position + 1) if self._tells_prompts_apart else 0
+        return hash((prompt, *state.tokens(0, position + 1)))
 
     def compute(self, chunk: Chunk) -> None:
         """Write the chunk's keys, then check that each of its rows finds its own history, all of its window."""
         state = chunk.sequence
-        history = [hash(tuple(state.tokens(0, position + 1))) for position in range(chunk.end)]
+        history = [self._history(state, position) for position in range(chunk.end)]
         for (window, slots), table in zip(self._groups, state.block_tables, strict=True):
             for position in range(chunk.start, chunk.end):
                 slots[self._slot(table, position)] = history[position]
@@ -262,6 +273,8 @@ class Requests(RuleBasedStateMachine):
         cached_blocks=st.integers(1, 30),
         step_tokens=st.integers(1, 30) | st.none(),
         prefix_caching=st.booleans(),
+        copies=st.booleans(),
+        tells_prompts_apart=st.booleans(),
     )
     def begin(
         self,
@@ -270,6 +283,8 @@ class Requests(RuleBasedStateMachine):
         cached_blocks: int,
         step_tokens: int | None,
         prefix_caching: bool,
+        copies: bool,
+        tells_prompts_apart: bool,
     ) -> None:
         sizes = [
             GroupSize(blocks=count, window=window, cached_blocks=None if window is None else cached_blocks)
@@ -277,9 +292,15 @@ class Requests(RuleBasedStateMachine):
         ]
         self.step_tokens = step_tokens or sys.maxsize
         self.windows = windows
-        self.manager = KVCacheManager(sizes, block_tokens=BLOCK, prefix_caching=prefix_caching)
+        self.contents = Contents(windows, tells_prompts_apart=tells_prompts_apart)
+        self.manager = KVCacheManager(
+            sizes,
+            block_tokens=BLOCK,
+            prefix_caching=prefix_caching,
+            tells_prompts_apart=tells_prompts_apart,
+            copy_block=self.contents.copy_block if copies else None,
+        )
         self.scheduler = Scheduler(self.manager, step_tokens=step_tokens, max_running=4)
-        self.contents = Contents(windows)
         self.alive: list[SequenceState] = []
 
     @rule(kind=st.integers(0, 1), shared=st.integers(0, 40), own=st.lists(st.integers(1, 20), min_size=1, max_size=4))

@@ -65,6 +65,14 @@ class KVMemory:
             list(self._blocks),
         )
 
+    def copy_block(self, group: int, source: int, target: int) -> None:
+        """What block `source` of a group holds, of all its layers, into block `target`. Not during a pass."""
+        if "native" in vars(self):
+            self.native.copy_block(group, source, target)
+        for arrays in (self.keys if "keys" in vars(self) else [], self.values if "values" in vars(self) else []):
+            for layer in self._groups[group].layers if arrays else ():
+                arrays[layer][target] = arrays[layer][source]
+
     def _arrays(self) -> list[npt.NDArray[np.float32]]:
         shape = (self._config.kv_heads, self._block_tokens, self._config.head_dim)
         pairs = zip(self._groups, self._blocks, strict=True)
