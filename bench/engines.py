@@ -23,6 +23,7 @@ from pathlib import Path
 from engines_lab.contestants import Places, contestants, slug
 from engines_lab.measures import MEASURES
 from engines_lab.options import add_common_options, end_on_signal, place, words
+from engines_lab.processes import adopt_orphans
 from engines_lab.report import Report, page
 from engines_lab.rounds import Run, guess_s, measure_rounds, minutes
 
@@ -34,6 +35,7 @@ PACKAGED = {"smollm2": "smollm2-135m-instruct", "gemma3": "gemma3-270m"}
 
 def main() -> None:
     """Measure, print, write."""
+    adopt_orphans()
     signal.signal(signal.SIGTERM, end_on_signal)
     options = _options()
     store = ModelStore(Settings.load().models_dir)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -16,6 +17,14 @@ from pathlib import Path
 _STOP_PATIENCE_S = 20.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _USER_TICKS_AT = 11  # of /proc/PID/stat, behind the name in parentheses
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+
+def adopt_orphans() -> None:
+    """From now on, processes that a server leaves behind become children of this one, so that `end` can wait for them
+    and what they used counts as ours. Nothing where the system has no such thing."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 async def end(process: subprocess.Popen[bytes]) -> None:
@@ -28,6 +37,9 @@ async def end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     await asyncio.to_thread(process.wait)
+    with contextlib.suppress(ChildProcessError):
+        while True:  # those that it left, which are ours by now, or nobody's
+            await asyncio.to_thread(os.waitpid, -process.pid, 0)
 
 
 def proportional_mb(pid: int) -> float:

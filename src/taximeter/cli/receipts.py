@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _RIGHT: Final = ("in", "cached", "out", "TTFT", "total", "tries", "cost")
-_LEAST_TELLING: Final = ("tries", "by", "cached", "TTFT", "in", "out", "total", "cost", "model", "when, UTC", "outcome")
+_LEAST_TELLING: Final = ("tries", "by", "cached", "TTFT", "in", "out", "total", "model", "when, UTC", "cost", "outcome")
 
 
 def receipts(
