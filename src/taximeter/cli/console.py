@@ -50,7 +50,6 @@ ThreadsOption = Annotated[int | None, typer.Option(min=1, help="Threads that com
 
 _UNWRITABLE: Final = frozenset({errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC})
 _CONTROLS: Final = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-_MOST_COLUMNS: Final = 10_000
 _PIPED_WIDTH: Final = 200  # a file has no width; tables must not be folded for it
 
 
@@ -207,8 +206,8 @@ def _console(*, to_stderr: bool) -> Console:
 
     console = Plain()
     if not console.is_terminal:
-        said = os.environ.get("COLUMNS", "")  # shells keep theirs to themselves: whoever hands it on means it
-        console.width = int(said) if said.isdecimal() and 0 < int(said) < _MOST_COLUMNS else _PIPED_WIDTH
+        # Not COLUMNS either: whoever was started by a program that reads lines has it, and no say in it.
+        console.width = _PIPED_WIDTH
     return console
 
 

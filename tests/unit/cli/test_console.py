@@ -79,6 +79,13 @@ def test_names_are_printed_as_they_are(name: str, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == f"model {name}\n"
 
 
+def test_a_file_is_as_wide_as_ever(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Programs that read lines hand their own width on to whatever they start: ids in a file are not cut for it."""
+    monkeypatch.setenv("COLUMNS", "40")
+    console.out().print("x" * 150)
+    assert capsys.readouterr().out == "x" * 150 + "\n"
+
+
 def test_a_bug_keeps_its_traceback() -> None:
     """What is not ours is not dressed up as a mistake of the caller."""
     with pytest.raises(ZeroDivisionError):

@@ -36,7 +36,6 @@ def run(
     """The command, to its end: exit code, and what it printed."""
     (taximeter_home / "prices.toml").write_text(OVERLAY)
     monkeypatch.setenv("TAXIMETER_PRICES", str(taximeter_home / "prices.toml"))
-    monkeypatch.setenv("COLUMNS", "120")
 
     def called(*arguments: str) -> tuple[int, str]:
         with pytest.raises(SystemExit) as ended:
