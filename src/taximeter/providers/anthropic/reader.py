@@ -209,7 +209,8 @@ def unstreamed(body: bytes) -> Sequence[tuple[bytes, bytes]]:
         events.append({"type": "content_block_start", "index": index, "content_block": block})
         events.append({"type": "content_block_stop", "index": index})
     stop: object = {"stop_reason": message.stop_reason or "end_turn", "stop_sequence": message.stop_sequence}
-    events += [{"type": "message_delta", "delta": stop}, {"type": "message_stop"}]
+    events.append({"type": "message_delta", "delta": stop})
+    events.append({"type": "message_stop"})
     return [(b"", msgspec.json.encode(event)) for event in events]
 
 
