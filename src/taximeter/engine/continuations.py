@@ -34,14 +34,19 @@ class Continuations:
         insort(self._behind.setdefault(parent, []), (tokens, block))
 
     def remove(self, parent: bytes, tokens: bytes, block: int) -> None:
-        """Undo `add`. Raises KeyError or ValueError for what was not added."""
-        blocks = self._behind[parent]
-        at = bisect_left(blocks, (tokens, block))
-        if at == len(blocks) or blocks[at] != (tokens, block):
+        """Undo `add`. Raises ValueError for what was not added."""
+        if not self.has(parent, tokens, block):
             raise ValueError(f"block {block} is not among those that follow there")
-        del blocks[at]
+        blocks = self._behind[parent]
+        del blocks[bisect_left(blocks, (tokens, block))]
         if not blocks:
             del self._behind[parent]
+
+    def has(self, parent: bytes, tokens: bytes, block: int) -> bool:
+        """Whether `block` is found there."""
+        blocks = self._behind.get(parent, [])
+        at = bisect_left(blocks, (tokens, block))
+        return blocks[at : at + 1] == [(tokens, block)]
 
     def nearest(self, parent: bytes, tokens: bytes) -> tuple[int, int]:
         """The block behind `parent` that has most of the first of `tokens`, and how many of these it has: none, and any

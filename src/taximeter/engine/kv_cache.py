@@ -180,7 +180,7 @@ class BlockPool:
         if len(begun) != len(self._continuations):
             raise InvariantBroken("blocks are found by their beginnings that have none")
         for block, (parent, tokens) in begun:
-            if self._hashes[block] is None or self.nearest(parent, tokens)[1] * 4 != len(tokens):
+            if self._hashes[block] is None or not self._continuations.has(parent, tokens, block):
                 raise InvariantBroken(f"block {block} is not found by how it begins")
         census = PoolCensus(
             free=len(self._free), cached=len(self._cached), used=sum(references > 0 for references in self._references)
@@ -364,12 +364,14 @@ class KVCacheManager:
     def note_computed(self, sequence: SequenceState, before: int) -> None:
         """Make the blocks findable that became full since `before` computed tokens, and let go of those that no later
         row sees."""
-        full = range(before // self.block_tokens, sequence.computed_tokens // self.block_tokens)
+        indexes = range(before // self.block_tokens, sequence.computed_tokens // self.block_tokens)
+        full = [
+            (index, self._hash(sequence, index), self._begins(sequence, index, self.block_tokens))
+            for index in (indexes if self.prefix_caching else ())
+        ]
         for group, table in zip(self._groups, sequence.block_tables, strict=True):
-            if self.prefix_caching:
-                for index in full:
-                    begins = self._begins(sequence, index, self.block_tokens)
-                    group.pool.remember(table[index], self._hash(sequence, index), begins=begins)
+            for index, block_hash, begins in full:
+                group.pool.remember(table[index], block_hash, begins=begins)
             first, end = group.first_seen(before), group.first_seen(sequence.computed_tokens)
             # The latest are worth most, for they lie beside what is still held.
             group.pool.release(table[first:end][::-1])

@@ -88,7 +88,7 @@ class Session(Protocol):
         ...
 
     def tell_columns(self, told: Insertion) -> bool:
-        """Insert many rows by columns. False where this session cannot: then nothing was done."""
+        """Insert many rows by columns. False where the database takes none: then nothing was done."""
         ...
 
     def transaction(self, *, durable: bool = True) -> AbstractContextManager[None]:

@@ -181,7 +181,7 @@ def test_what_was_not_added_cannot_be_removed() -> None:
     continuations.add(b"a", packed([1]), 1)
     with pytest.raises(ValueError, match="block 2"):
         continuations.remove(b"a", packed([1]), 2)
-    with pytest.raises(KeyError):
+    with pytest.raises(ValueError, match="block 1"):
         continuations.remove(b"b", packed([1]), 1)
 
 
