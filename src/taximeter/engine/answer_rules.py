@@ -6,8 +6,7 @@ followed (`structured`), how calls are written (`call_syntax`) and read (`tool_c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from taximeter.dataclass import dataclass
 from taximeter.engine.call_syntax import CallSyntax, calls_grammar
 from taximeter.engine.structured import Grammars, Matcher, form_grammar
 from taximeter.engine.tokenizer import Tokenizer

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from numpy.random import PCG64, Generator
 
+from taximeter.dataclass import dataclass
 from taximeter.engine.structured import Matcher
 from taximeter.records import FinishReason, Sampling
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from taximeter.dataclass import dataclass
 from taximeter.errors import (
     CapacityError,
     LedgerError,

@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import msgspec
 
+from taximeter.dataclass import dataclass
 from taximeter.errors import RequestError
 from taximeter.records import Dialect
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from dataclasses import dataclass
 from dataclasses import replace as with_fields
 from datetime import timedelta
 
 from msgspec.structs import replace
 
+from taximeter.dataclass import dataclass
 from taximeter.errors import PricingError
 from taximeter.importers.alike import Alike, call_digest
 from taximeter.importers.instants import instant_of, text_of

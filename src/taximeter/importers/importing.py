@@ -12,13 +12,14 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime, timedelta
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from taximeter.collecting import without_collecting
+from taximeter.dataclass import dataclass
 from taximeter.errors import RequestError
 from taximeter.importers.files import state_of, state_text, walk, why
 from taximeter.importers.instants import text_of

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from decimal import Decimal
 from io import FileIO
 from pathlib import Path
 
 import msgspec
 
+from taximeter.dataclass import dataclass
 from taximeter.providers.metering.plain import LEAVES
 from taximeter.records import Dialect, Outcome, Terms, Timing, Usage
 

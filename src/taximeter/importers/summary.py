@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from decimal import Decimal
 from typing import ClassVar
 
+from taximeter.dataclass import dataclass
 from taximeter.importers.instants import text_of
 from taximeter.ledger import Calls
 from taximeter.pricing.charge import dollars

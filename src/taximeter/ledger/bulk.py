@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate, chain, repeat
 from operator import itemgetter
 from typing import Any
 
+from taximeter.dataclass import dataclass
 from taximeter.errors import LedgerError
 from taximeter.ledger import rows, same_calls
 from taximeter.ledger.call_columns import CallColumns, Part, Segment

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain, repeat
 from typing import Any, TypeVar
 
+from taximeter.dataclass import dataclass
 from taximeter.ledger import rows
 from taximeter.ledger.columns import (
     BELONGING_COLUMNS,

@@ -9,13 +9,14 @@ call may say, and what its cost is by the form's rates. Refuses to know: SQL, an
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import sha256
 from itertools import chain
 from typing import Any, NamedTuple, Self, TypeVar
 
+from taximeter.dataclass import dataclass
 from taximeter.ledger import rows
 from taximeter.ledger.columns import PHASE_COLUMNS, TOKEN_COLUMNS
 from taximeter.ledger.documents import document

@@ -11,10 +11,11 @@ import sqlite3
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from typing import Any
+
+from taximeter.dataclass import dataclass
 
 Piece = tuple[Any, int]
 """A tuple of values, or one value that is no tuple, and for how many rows."""

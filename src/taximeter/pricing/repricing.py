@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from decimal import Decimal
 from enum import StrEnum
 
+from taximeter.dataclass import dataclass
 from taximeter.errors import PricingError
 from taximeter.pricing.catalog import Catalog
 from taximeter.pricing.published import provider_known

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
+from taximeter.dataclass import dataclass
 from taximeter.records import ChoiceFinished, Dialect, Prompt, Request, Sampling, TokensGenerated, Usage
 
 

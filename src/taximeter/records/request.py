@@ -7,10 +7,11 @@ import json
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
 
+from taximeter.dataclass import dataclass
 from taximeter.records.codec import Json
 
 

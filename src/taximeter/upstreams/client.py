@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 from urllib.parse import urlsplit
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
+from taximeter.dataclass import dataclass
 from taximeter.errors import UpstreamError
 from taximeter.upstreams.config import Family, Upstream
 from taximeter.upstreams.connection import LONG_BODY_BYTES, Answer, Broken, Connection, Late

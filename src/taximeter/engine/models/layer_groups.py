@@ -5,8 +5,7 @@ Owns: the groups and their order, which block tables, slots and native memory fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from taximeter.dataclass import dataclass
 from taximeter.engine.weights import ModelConfig
 
 

@@ -8,8 +8,9 @@ hold it up for several: under load that would be seen in the figures. Processes 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from taximeter.dataclass import dataclass
 from taximeter.measurement.asking.asker import Bookkeeper, Sent
 from taximeter.measurement.asking.wire import Question
 from taximeter.records import Request

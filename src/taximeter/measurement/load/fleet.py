@@ -15,7 +15,7 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Final, Self, cast
 
 from taximeter.clock import SYSTEM_CLOCK
+from taximeter.dataclass import dataclass
 from taximeter.errors import TaximeterError, UpstreamError
 from taximeter.measurement.asking.asker import Bookkeeper
 from taximeter.measurement.asking.later import Later, Note, tell

@@ -7,10 +7,11 @@ server is, and how results are shown.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from numpy.random import Generator
 
+from taximeter.dataclass import dataclass
 from taximeter.errors import RequestError
 from taximeter.measurement.asking.observation import Observation
 from taximeter.measurement.load.point import LoadPoint, load_point

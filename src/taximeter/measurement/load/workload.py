@@ -19,12 +19,13 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Final, cast
 
 from numpy.random import Generator
 
+from taximeter.dataclass import dataclass
 from taximeter.errors import RequestError
 from taximeter.records import Outcome, Receipt, Request
 

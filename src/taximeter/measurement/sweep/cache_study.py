@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
+from taximeter.dataclass import dataclass
 from taximeter.errors import UpstreamError
 from taximeter.measurement import estimates
 from taximeter.measurement.asking.asker import Asker

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from taximeter.dataclass import dataclass
 from taximeter.errors import UpstreamError
 from taximeter.figures import duration_text
 from taximeter.measurement import estimates

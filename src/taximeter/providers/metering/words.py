@@ -9,8 +9,10 @@ Streams report snapshots in all of these dialects, never increments: a later val
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
+
+from taximeter.dataclass import dataclass
 
 Path = tuple[str, ...]
 

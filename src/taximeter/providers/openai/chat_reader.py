@@ -7,11 +7,12 @@ whole, with and without ids, indices or the right reason. Refuses to know: socke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import msgspec
 
+from taximeter.dataclass import dataclass
 from taximeter.errors import UpstreamError
 from taximeter.records import (
     ChoiceFinished,
