@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <new>
+#include <system_error>
 
 #include "processors.h"
 
@@ -75,7 +76,12 @@ ThreadPool::ThreadPool(int threads) { start(threads); }
 void ThreadPool::start(int threads) {
     scratch_.resize(static_cast<std::size_t>(threads));
     scratch_bytes_ = 0;
-    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work_until_stopped(i); });
+    workers_.reserve(static_cast<std::size_t>(threads - 1));
+    try {
+        for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work_until_stopped(i); });
+    } catch (const std::system_error&) {  // a container may have no more of them: those that it has do the work
+        scratch_.resize(workers_.size() + 1);
+    }
 }
 
 void ThreadPool::resize(int threads) {

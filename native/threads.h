@@ -67,6 +67,8 @@ private:
     int threads_;
 };
 
+constexpr int kMostThreads = 4096;  // more than any machine has
+
 class ThreadPool {
 public:
     // `scratch` is 64-byte aligned and belongs to the calling thread until the function returns.
@@ -86,7 +88,8 @@ public:
     // of these have returned. What has to be done is done in phases of the team.
     void together(std::size_t scratch_bytes, Function function, void* job);
 
-    // Ends the workers and starts others; `threads` counts the caller.
+    // Ends the workers and starts others; `threads`, at most kMostThreads, counts the caller. Where the system gives fewer,
+    // there are fewer.
     void resize(int threads);
 
 private:

@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -92,12 +93,22 @@ public:
     void set_vector(std::int64_t layer, const std::string& part, const Input& values) {
         const auto known = vector_part(part);
         if (!known) refuse("a layer has no vector " + part);
-        decoder_.set_vector(layer, *known, checked<const float>("values", values, {kAny}), size(values, 0));
+        const auto* data = checked<const float>("values", values, {kAny});
+        const nb::gil_scoped_release released;
+        const std::lock_guard turn(turn_);
+        decoder_.set_vector(layer, *known, data, size(values, 0));
     }
     void set_output_norm(const Input& values) {
-        decoder_.set_output_norm(checked<const float>("values", values, {kAny}), size(values, 0));
+        const auto* data = checked<const float>("values", values, {kAny});
+        const nb::gil_scoped_release released;
+        const std::lock_guard turn(turn_);
+        decoder_.set_output_norm(data, size(values, 0));
     }
-    void finish() { decoder_.finish(); }
+    void finish() {
+        const nb::gil_scoped_release released;
+        const std::lock_guard turn(turn_);
+        decoder_.finish();
+    }
 
     void forward(const std::string& level, KVCache& cache, const Input& token_ids, const Input& positions, const Input& row_seq,
                  const std::vector<Input>& slots, const std::vector<Input>& block_tables, const Input& logit_rows,
@@ -141,14 +152,26 @@ public:
 
     std::vector<std::int64_t> group_layers() const { return decoder_.group_layers(); }
     std::int64_t pass_bytes() const { return decoder_.pass_bytes(); }
-    void profile(bool on) { decoder_.profile(on); }
-    nb::dict phases() const {
+    void profile(bool on) {
+        const nb::gil_scoped_release released;
+        const std::lock_guard turn(turn_);
+        decoder_.profile(on);
+    }
+    nb::dict phases() {
+        const std::array<std::int64_t, kPhases> ns = phase_ns();
         nb::dict phases;
-        for (std::size_t i = 0; i < kPhases; ++i) phases[phase_names()[i]] = decoder_.phase_ns()[i];
+        for (std::size_t i = 0; i < kPhases; ++i) phases[phase_names()[i]] = ns[i];
         return phases;
     }
 
 private:
+    // Not in the middle of a pass, which writes them.
+    std::array<std::int64_t, kPhases> phase_ns() {
+        const nb::gil_scoped_release released;
+        const std::lock_guard turn(turn_);
+        return decoder_.phase_ns();
+    }
+
     template <typename Set>
     void set(const std::string& format, const Input& rows, std::int64_t k, Set&& set) {
         const PackedFormat packed = packed_format_named(format);
@@ -156,11 +179,12 @@ private:
         const PackedMatrix shape = packed_shape(packed, n, k);  // refuses a k that the format cannot have
         const auto* data = checked<const std::uint8_t>("rows", rows, {shape.n, file_row_bytes(packed, k)});
         const nb::gil_scoped_release released;
+        const std::lock_guard turn(turn_);
         set(packed, data, n);
     }
 
     Decoder decoder_;
-    std::mutex turn_;  // a pass at a time: the workspace is one
+    std::mutex turn_;  // one caller at a time: the workspace is one, and so is the memory that weights go into
 };
 
 }  // namespace

@@ -10,11 +10,10 @@
 #include "bindings/arrays.h"
 #include "bindings/levels.h"
 #include "bindings/module.h"
+#include "threads.h"
 
 namespace taximeter {
 namespace {
-
-constexpr int kMostThreads = 4096;
 
 void check_threads(int threads) {
     if (threads < 1 || threads > kMostThreads) refuse("no machine has " + std::to_string(threads) + " threads");

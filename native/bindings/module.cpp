@@ -3,6 +3,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <string>
+
 #include "bindings/arrays.h"
 #include "bindings/levels.h"
 #include "processors.h"
@@ -45,7 +47,7 @@ NB_MODULE(_native, m) {
     m.def("usable_processors", &usable_processors, nb::arg("root"));
     m.def("threads", [] { return thread_pool().threads(); });
     m.def("set_threads", [](int count) {
-        if (count < 1) refuse("kernels need at least one thread");
+        if (count < 1 || count > kMostThreads) refuse("kernels run on 1 to " + std::to_string(kMostThreads) + " threads");
         const nb::gil_scoped_release released;
         thread_pool().resize(count);
     });

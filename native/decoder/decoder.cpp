@@ -1,6 +1,8 @@
 #include "decoder/decoder.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <cstring>
 #include <stdexcept>
 
@@ -19,6 +21,9 @@ static_assert(std::size(kMatrixNames) == kMatrixParts && std::size(kVectorNames)
 
 [[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
 
+// One such weight, and every answer is nonsense.
+[[noreturn]] void refuse_not_finite(const std::string& what) { refuse(what + " holds numbers that are infinite or none at all"); }
+
 std::string in_layer(std::int64_t layer, std::string_view part) {
     return std::string(part) + " of layer " + std::to_string(layer);
 }
@@ -28,15 +33,17 @@ struct Packing {
     const std::uint8_t* rows;
     std::int64_t row_bytes;
     std::uint8_t* to;
+    std::atomic<bool> is_finite{true};
 };
 
 constexpr std::int64_t kTilesPerTask = 8;
 
 void pack_some(void* job, std::int64_t task, std::uint8_t*) noexcept {
-    const Packing& packing = *static_cast<Packing*>(job);
-    const std::int64_t begin = task * kTilesPerTask;
-    pack_tiles(*packing.matrix, packing.rows, packing.row_bytes, begin,
-               std::min(begin + kTilesPerTask, packing.matrix->tiles), packing.to);
+    Packing& packing = *static_cast<Packing*>(job);
+    const std::int64_t begin = task * kTilesPerTask, end = std::min(begin + kTilesPerTask, packing.matrix->tiles);
+    pack_tiles(*packing.matrix, packing.rows, packing.row_bytes, begin, end, packing.to);
+    // Looked at while they are in cache.
+    if (!are_finite(*packing.matrix, packing.to, begin, end)) packing.is_finite.store(false, std::memory_order_relaxed);
 }
 
 // n and k that each part must have.
@@ -112,18 +119,23 @@ std::uint8_t* Decoder::room_for(std::size_t bytes) {
     return room;
 }
 
-const float* Decoder::keep(const float* values, std::int64_t size) {
+const float* Decoder::keep(const float* values, std::int64_t size, const std::string& what) {
+    if (finished_) refuse("the decoder has been finished");
+    if (!std::all_of(values, values + size, [](float value) { return std::isfinite(value); })) refuse_not_finite(what);
     const std::size_t bytes = static_cast<std::size_t>(size) * sizeof(float);
     std::uint8_t* room = room_for(bytes);
     std::memcpy(room, values, bytes);
     return reinterpret_cast<const float*>(room);
 }
 
-PackedMatrix Decoder::pack(PackedFormat format, const std::uint8_t* rows, std::int64_t n, std::int64_t k) {
+PackedMatrix Decoder::pack(PackedFormat format, const std::uint8_t* rows, std::int64_t n, std::int64_t k,
+                           const std::string& what) {
+    if (finished_) refuse("the decoder has been finished");
     PackedMatrix matrix = packed_shape(format, n, k);
     std::uint8_t* room = room_for(static_cast<std::size_t>(packed_bytes(matrix)));
     Packing packing{&matrix, rows, file_row_bytes(format, k), room};
     thread_pool().run((matrix.tiles + kTilesPerTask - 1) / kTilesPerTask, 0, pack_some, &packing);
+    if (!packing.is_finite.load(std::memory_order_relaxed)) refuse_not_finite(what);
     matrix.data = room;
     return matrix;
 }
@@ -133,28 +145,28 @@ void Decoder::set_matrix(std::int64_t layer, MatrixPart part, PackedFormat forma
     if (layer < 0 || layer >= layers()) refuse("no layer " + std::to_string(layer));
     const auto [want_n, want_k] = size_of(shape_, part);
     if (n != want_n || k != want_k) refuse(in_layer(layer, kMatrixNames[part]) + " has the wrong shape");
-    layers_[static_cast<std::size_t>(layer)].matrices[part] = pack(format, rows, n, k);
+    layers_[static_cast<std::size_t>(layer)].matrices[part] = pack(format, rows, n, k, in_layer(layer, kMatrixNames[part]));
 }
 
 void Decoder::set_embedding(PackedFormat format, const std::uint8_t* rows, std::int64_t n, std::int64_t k) {
     if (n != shape_.vocab || k != shape_.hidden) refuse("the embedding has the wrong shape");
-    embedding_ = pack(format, rows, n, k);
+    embedding_ = pack(format, rows, n, k, "the embedding");
 }
 
 void Decoder::set_head(PackedFormat format, const std::uint8_t* rows, std::int64_t n, std::int64_t k) {
     if (n != shape_.vocab || k != shape_.hidden) refuse("the head has the wrong shape");
-    head_ = pack(format, rows, n, k);
+    head_ = pack(format, rows, n, k, "the head");
 }
 
 void Decoder::set_vector(std::int64_t layer, VectorPart part, const float* values, std::int64_t size) {
     if (layer < 0 || layer >= layers()) refuse("no layer " + std::to_string(layer));
     if (size != size_of(shape_, part)) refuse(in_layer(layer, kVectorNames[part]) + " has the wrong size");
-    layers_[static_cast<std::size_t>(layer)].vectors[part] = keep(values, size);
+    layers_[static_cast<std::size_t>(layer)].vectors[part] = keep(values, size, in_layer(layer, kVectorNames[part]));
 }
 
 void Decoder::set_output_norm(const float* values, std::int64_t size) {
     if (size != shape_.hidden) refuse("the last norm has the wrong size");
-    output_norm_ = keep(values, size);
+    output_norm_ = keep(values, size, "the last norm");
 }
 
 void Decoder::finish() {

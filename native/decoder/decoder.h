@@ -49,7 +49,8 @@ struct Step {
     const std::int64_t* logit_row;
     std::array<const std::int64_t*, 2> slots;
     std::array<const std::int32_t*, 2> block_tables;
-    // What is wanted of each of the logit rows: its logits (vocab), or the token with the greatest one. The other is null.
+    // What is wanted of each of the logit rows: its logits (vocab), or the token with the greatest one, -1 where that is no
+    // finite number. The other is null.
     float* logits;
     std::int64_t* best;
 };
@@ -60,8 +61,8 @@ public:
     Decoder(const Decoder&) = delete;
     Decoder& operator=(const Decoder&) = delete;
 
-    // Takes a copy, packed, on all threads. `rows` is in the file's layout of `format`; n × k is checked against the shape.
-    // Throws std::invalid_argument.
+    // Takes a copy, packed, on all threads. `rows` is in the file's layout of `format`; n × k is checked against the shape,
+    // and that every weight is a finite number. Throws std::invalid_argument, also once it is finished.
     void set_matrix(std::int64_t layer, MatrixPart part, PackedFormat format, const std::uint8_t* rows, std::int64_t n,
                     std::int64_t k);
     void set_embedding(PackedFormat format, const std::uint8_t* rows, std::int64_t n, std::int64_t k);
@@ -99,9 +100,10 @@ private:
         bool sliding = false;
     };
 
-    PackedMatrix pack(PackedFormat format, const std::uint8_t* rows, std::int64_t n, std::int64_t k);
+    // `what` is called that where it holds a number that is not finite.
+    PackedMatrix pack(PackedFormat format, const std::uint8_t* rows, std::int64_t n, std::int64_t k, const std::string& what);
     std::uint8_t* room_for(std::size_t bytes);
-    const float* keep(const float* values, std::int64_t size);
+    const float* keep(const float* values, std::int64_t size, const std::string& what);
 
     DecoderShape shape_;
     std::vector<Layer> layers_;

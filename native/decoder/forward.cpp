@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <limits>
 
 #include "decoder/decoder.h"
 #include "threads.h"
@@ -48,6 +49,17 @@ struct Product {
 
 // A token's number counted down from the last that 32 bits can have, and back.
 constexpr std::uint64_t token_from_end(std::uint64_t token) { return UINT32_MAX - (token & UINT32_MAX); }
+
+// A logit's place in the order of floats, moved up to begin with zero.
+constexpr std::uint64_t place_from_zero(std::int32_t place) { return static_cast<std::uint64_t>(std::int64_t{place} - INT32_MIN); }
+
+// Of a row's best so far (Pass::note_best) the token; -1 where its logit is infinite or not a number.
+std::int64_t best_token(std::uint64_t best) {
+    constexpr float most = std::numeric_limits<float>::max();
+    const std::uint64_t place = best >> 32;
+    if (place < place_from_zero(place_in_order(-most)) || place > place_from_zero(place_in_order(most))) return -1;
+    return static_cast<std::int64_t>(token_from_end(best));
+}
 
 bool reads_quantized(const PackedMatrix& w) { return w.format >= kPackedQ4_0; }
 
@@ -216,6 +228,8 @@ void Pass::run(Team& team, int thread, std::uint8_t* scratch) noexcept {
     const std::int64_t rows = step_.rows, hidden = shape_.hidden;
     Rows mine{work_.x.as<float>(), work_.normed.as<float>(), &work_.narrow};
     if (few_) {
+        // Where the pool has grown since the memory was made: the others do without.
+        if (static_cast<std::size_t>(thread) >= work_.own.size()) return;
         Workspace::Private& own = work_.own[static_cast<std::size_t>(thread)];
         mine = {own.x.as<float>(), own.normed.as<float>(), &own.prepared};
     }
@@ -513,7 +527,7 @@ void Pass::best(Team& team, PreparedRows rows, const Active& active, std::uint8_
 // lowest token: the logit's place in the order of floats above, the token, counted from the end, below.
 void Pass::note_best(std::int64_t row, const float* logits, std::int64_t first_token, std::int64_t count) noexcept {
     const std::int32_t place = kernels_.rows->greatest(logits, count);
-    const std::uint64_t above = static_cast<std::uint64_t>(static_cast<std::int64_t>(place) - INT32_MIN) << 32;
+    const std::uint64_t above = place_from_zero(place) << 32;
     const std::atomic_ref<std::uint64_t> best(work_.best.as<std::uint64_t>()[row]);
     std::uint64_t seen = best.load(std::memory_order_relaxed);
     if ((above | token_from_end(first_token)) <= seen) return;  // most stretches hold nothing better: no need to look where it is
@@ -544,7 +558,7 @@ void Decoder::forward(const KernelTable& kernels, const Step& step, KVCache& cac
         },
         &pass);
     for (std::int64_t row = 0; step.best != nullptr && row < step.logit_rows; ++row)
-        step.best[row] = static_cast<std::int64_t>(token_from_end(workspace_.best.as<std::uint64_t>()[row]));
+        step.best[row] = best_token(workspace_.best.as<std::uint64_t>()[row]);
 }
 
 }  // namespace taximeter

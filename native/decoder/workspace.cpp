@@ -42,16 +42,16 @@ PreparedRows PreparedBuffer::view(std::int64_t rows, std::int64_t k, const float
 void RotaryTable::reach(std::int64_t position, const std::vector<double>& turns) {
     if (position < positions_) return;
     half_ = static_cast<std::int64_t>(turns.size());
-    const std::int64_t begin = positions_;
-    positions_ = std::max<std::int64_t>(512, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(position + 1))));
-    cos_.resize(static_cast<std::size_t>(positions_ * half_));
+    const auto wanted = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(512, position + 1))));
+    cos_.resize(static_cast<std::size_t>(wanted * half_));  // what throws leaves the positions that there were
     sin_.resize(cos_.size());
-    for (std::int64_t at = begin; at < positions_; ++at)
+    for (std::int64_t at = positions_; at < wanted; ++at)
         for (std::int64_t i = 0; i < half_; ++i) {
             const double angle = static_cast<double>(at) * turns[static_cast<std::size_t>(i)];
             cos_[static_cast<std::size_t>(at * half_ + i)] = static_cast<float>(std::cos(angle));
             sin_[static_cast<std::size_t>(at * half_ + i)] = static_cast<float>(std::sin(angle));
         }
+    positions_ = wanted;
 }
 
 void Workspace::reach(std::int64_t wanted, const DecoderShape& shape) {

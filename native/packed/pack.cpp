@@ -163,6 +163,15 @@ int64_t used_bytes(const PackedMatrix& w) {
     return w.scales_at + w.k / layout.block * layout.scale_bytes;
 }
 
+// Whether no value of a run has all bits of its exponent set. No way out half way: the loop becomes vectors.
+template <typename Value, Value kExponent>
+bool all_finite(const uint8_t* values, int64_t count) {
+    Value any = 0;
+    for (int64_t i = 0; i < count; ++i)
+        any |= static_cast<Value>((read<Value>(values + i * static_cast<int64_t>(sizeof(Value))) & kExponent) == kExponent);
+    return any == 0;
+}
+
 // The value closest to x, halves away from zero, within ± most. Not a number gives -most.
 inline int rounded(float x, float most) {
     const float within = x >= -most ? (x > most ? most : x) : -most;
@@ -264,6 +273,26 @@ void pack_tiles(const PackedMatrix& w, const uint8_t* rows, int64_t row_bytes, i
         std::memset(at + written, 0, static_cast<size_t>(w.tile_bytes - written));
         kPackTile[w.format](w, rows + row * row_bytes, row_bytes, count, at);
     }
+}
+
+bool are_finite(const PackedMatrix& w, const uint8_t* data, int64_t tile_begin, int64_t tile_end) noexcept {
+    const PackedLayout& layout = kPackedLayouts[w.format];
+    for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
+        const uint8_t* at = data + tile * w.tile_bytes;
+        const int64_t bytes = used_bytes(w);
+        if (w.format == kPackedF32) {
+            if (!all_finite<uint32_t, 0x7f800000>(at, bytes / 4)) return false;
+        } else if (w.format == kPackedBF16) {
+            if (!all_finite<uint16_t, 0x7f80>(at, bytes / 2)) return false;
+        } else if (w.format == kPackedF16) {
+            if (!all_finite<uint16_t, 0x7c00>(at, bytes / 2)) return false;
+        } else {  // codes are finite, and so is their product with finite scales: d of every block, and m where there is one
+            const int64_t halves = layout.offset ? kTileRows : 2 * kTileRows;
+            for (int64_t block = w.scales_at; block < bytes; block += layout.scale_bytes)
+                if (!all_finite<uint16_t, 0x7c00>(at + block, halves)) return false;
+        }
+    }
+    return true;
 }
 
 bool quantizes_to(PackedFormat format) {

@@ -27,6 +27,9 @@ std::int64_t file_row_bytes(PackedFormat format, std::int64_t k);
 void pack_tiles(const PackedMatrix& w, const std::uint8_t* rows, std::int64_t row_bytes, std::int64_t tile_begin,
                 std::int64_t tile_end, std::uint8_t* to) noexcept;
 
+// Whether no weight of those tiles, packed at `data`, is infinite or not a number.
+bool are_finite(const PackedMatrix& w, const std::uint8_t* data, std::int64_t tile_begin, std::int64_t tile_end) noexcept;
+
 // Whether weights are ever quantized to `format`, or only read from files in it.
 bool quantizes_to(PackedFormat format);
 

@@ -15,7 +15,7 @@ struct AttentionState {
 
 // 2^x for x ≤ 0, exactly 1 at 0, and exactly zero below 2⁻¹²⁶.
 static inline float attention_exp2(float x) {
-    if (x < -126.0f) return 0.0f;
+    if (!(x >= -126.0f)) return x < 0.0f ? 0.0f : x;  // what is not a number has no whole part, and stays what it is
     const float n = (x + 12582912.0f) - 12582912.0f, r = x - n;
     float p = 1.5353362e-4f;
     p = p * r + 1.3398875e-3f;

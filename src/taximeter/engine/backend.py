@@ -29,7 +29,7 @@ from taximeter.engine.chat_template import ChatTemplate
 from taximeter.engine.core import BACKEND_NAME, Deliver, EngineCore, EngineOptions
 from taximeter.engine.kv_cache import PoolCensus
 from taximeter.engine.loading import Loadings
-from taximeter.errors import CapacityError, InvariantBroken, ModelFileError, ModelNotFound, TaximeterError
+from taximeter.errors import CapacityError, ConfigError, InvariantBroken, ModelFileError, ModelNotFound, TaximeterError
 from taximeter.records import (
     EngineLoad,
     Event,
@@ -331,9 +331,15 @@ class EmbeddedBackend:
         deserve an answer."""
         try:
             run()
-        except BaseException:  # noqa: BLE001 - also what native code throws; the thread goes on
-            _log.exception("%s broke; its requests in flight fail", core.name)
-            error = InvariantBroken("the engine broke while computing this answer", hint="the server's log says how")
+        except BaseException as what:  # noqa: BLE001 - also what native code throws; the thread goes on
+            if isinstance(what, ConfigError):  # not the engine broke but the model is, and that is all there is to say
+                _log.error("%s: %s; its requests in flight fail", core.name, what)
+                error: TaximeterError = what
+            else:
+                _log.exception("%s broke; its requests in flight fail", core.name)
+                error = InvariantBroken(
+                    "the engine broke while computing this answer", hint="the server's log says how"
+                )
             took = core.abandon()
             for request_id, (owner, answer) in list(self._answers.items()):
                 if owner is core:

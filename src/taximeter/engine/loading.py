@@ -92,4 +92,4 @@ class Loadings:
 def _tokenizer(checkpoint: Checkpoint) -> Tokenizer:
     from taximeter.engine.tokenizer import Tokenizer  # noqa: PLC0415  # not before weights are being packed
 
-    return Tokenizer.from_vocabulary(checkpoint.vocabulary())
+    return Tokenizer.of(checkpoint)

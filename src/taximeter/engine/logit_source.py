@@ -162,7 +162,8 @@ def load_subjects(
     context_tokens = context_tokens or min(limit, _CONTEXT_TOKENS)
     if context_tokens > limit:
         raise RequestError(
-            f"a model of these reads at most {limit:,} tokens, not {context_tokens:,}",
+            f"{'the model' if len(opened) == 1 else 'one of the models'} reads at most {limit:,} tokens, not "
+            f"{context_tokens:,}",
             param="context_tokens",
             hint=f"give --context-tokens {limit} or less",
         )
@@ -198,7 +199,7 @@ class _Opened:
     @classmethod
     def of(cls, path: Path) -> Self:
         checkpoint = open_checkpoint(path)
-        return cls(checkpoint, Tokenizer.from_vocabulary(checkpoint.vocabulary()))
+        return cls(checkpoint, Tokenizer.of(checkpoint))
 
 
 def passage_of(tokenizer: Tokenizer, text: str, *, context_tokens: int, stride_tokens: int) -> Passage:

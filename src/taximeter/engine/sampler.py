@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from math import isfinite
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from numpy.random import PCG64, Generator
 
 from taximeter.dataclass import dataclass
 from taximeter.engine.structured import Matcher
+from taximeter.errors import ModelFileError
 from taximeter.records import FinishReason, Sampling
 
 F32 = npt.NDArray[np.float32]
@@ -83,13 +85,16 @@ class Sampler:
         return self._is_greedy and self._picked >= self._sampling.min_tokens
 
     def take(self, best: int) -> Pick:
-        """The next token where the sampler `takes_the_best`."""
+        """The next token where the sampler `takes_the_best`, as `Model.best` has it. Raises as `pick`."""
+        if best < 0:
+            raise _no_numbers()
         return Pick(token_id=best, end=self._said_one(best))
 
     def pick(self, logits: F32) -> Pick:
-        """Pick from `logits` (vocabulary,), which are left as they are."""
+        """Pick from `logits` (vocabulary,), which are left as they are. Raises ModelFileError where they are no numbers
+        that could be compared."""
         # The best is found without the copy of a vocabulary of logits that adjusting them would take.
-        token_id = int(logits.argmax()) if self._is_greedy_now else self._choose(logits)
+        token_id = _greatest(logits) if self._is_greedy_now else self._choose(logits)
         end = self._said_one(token_id)
         if self._sampling.logprobs is None:
             return Pick(token_id=token_id, end=end)
@@ -103,7 +108,7 @@ class Sampler:
     def _choose(self, logits: F32) -> int:
         possible = logits if self._matcher is None else np.where(self._matcher.allowed(), logits, np.float32(-np.inf))
         scores = self._adjusted(possible.astype(np.float64))
-        return int(scores.argmax()) if self._sampling.temperature == 0 else self._draw(scores)
+        return _greatest(scores) if self._sampling.temperature == 0 else self._draw(scores)
 
     def _adjusted(self, scores: F64) -> F64:
         sampling = self._sampling
@@ -130,12 +135,13 @@ class Sampler:
         hundred. Whatever the cuts, the order of the candidates is fixed, so a seed means one answer.
         """
         sampling = self._sampling
+        greatest: np.float64 = scores[_greatest(scores)]  # the cuts leave it
         ids: I64 | slice = slice(None)  # all of them, without the copy that a list of all would make
         if 0 < sampling.top_k < len(scores):
             ids = _best(scores, sampling.top_k)
         elif self._matcher is not None:
             ids = np.flatnonzero(scores > -np.inf)  # often a handful
-        weights: F64 = scores[ids] - scores[ids].max()
+        weights: F64 = scores[ids] - greatest
         weights /= sampling.temperature
         np.exp(weights, out=weights)  # in place: arrays of this size are new pages, and those cost more than the exp
         weights /= weights.sum()
@@ -163,6 +169,21 @@ class Sampler:
             logprob=float(logprobs[token_id]),
             top=tuple((int(i), float(logprobs[i])) for i in best),
         )
+
+
+def _greatest(scores: F32 | F64) -> int:
+    """Where the greatest score is, the first of equal ones. Raises ModelFileError where it is infinite, or one of them
+    is not a number."""
+    place = int(scores.argmax())  # finds what is not a number before all others
+    if not isfinite(scores[place]):
+        raise _no_numbers()
+    return place
+
+
+def _no_numbers() -> ModelFileError:
+    return ModelFileError(
+        "the model computes logits that are infinite or not numbers", hint="its file is damaged; fetch the model again"
+    )
 
 
 def _at(ids: I64 | slice, places: I64) -> I64:

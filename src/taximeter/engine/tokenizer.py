@@ -12,7 +12,7 @@ from functools import cached_property
 
 from taximeter.engine.detokenizer import Detokenizer
 from taximeter.engine.pieces import END_OF_TURN_NAMES, SPACE_MARK, Pieces, pieces_of
-from taximeter.engine.weights.vocabulary import Vocabulary
+from taximeter.engine.weights import Checkpoint, Vocabulary, naming
 from taximeter.errors import RequestError
 
 
@@ -29,6 +29,12 @@ class Tokenizer:
         self.eos_id = eos_id
         self.add_bos = add_bos and bos_id is not None
         self.stop_ids = stop_ids
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Tokenizer:
+        """From the vocabulary that a model comes with. Raises ModelFileError, which names the model's path."""
+        with naming(checkpoint.path):
+            return cls.from_vocabulary(checkpoint.vocabulary())
 
     @classmethod
     def from_vocabulary(cls, vocabulary: Vocabulary) -> Tokenizer:

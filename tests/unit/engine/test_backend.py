@@ -5,10 +5,18 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from taximeter.engine.backend import EmbeddedAnswer
-from taximeter.errors import CapacityError, InvariantBroken, ModelNotFound, PromptTooLong, RequestError
+from taximeter.errors import (
+    CapacityError,
+    InvariantBroken,
+    ModelFileError,
+    ModelNotFound,
+    PromptTooLong,
+    RequestError,
+)
 from taximeter.records import Event, Phase, PhaseEntered, Prompt, PromptRead, Request, Served, TokensGenerated
 from tests.engine_harness import GREEDY, request, serving
 
@@ -138,6 +146,17 @@ async def test_a_broken_step_fails_its_requests_and_not_the_next() -> None:
             await read(answer)
         assert (await answer.cancel()).usage.output_tokens == 0
         gated.broken = False
+        assert isinstance((await read(await backend.submit(asking("next"), PROMPT)))[-1], Served)
+
+
+async def test_a_model_that_computes_no_numbers_is_said_to_whoever_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the engine is broken, and the words say what to do."""
+    async with serving() as (backend, _):
+        with monkeypatch.context() as patched:
+            patched.setattr("taximeter.engine.core.ModelRunner.best", lambda *_: np.array([-1]))
+            answer = await backend.submit(asking("r"), PROMPT)
+            with pytest.raises(ModelFileError, match="not numbers"):
+                await read(answer)
         assert isinstance((await read(await backend.submit(asking("next"), PROMPT)))[-1], Served)
 
 

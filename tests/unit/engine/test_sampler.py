@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from taximeter.engine.sampler import Sampler
 from taximeter.engine.structured import Grammars, Matcher, form_grammar
 from taximeter.engine.tokenizer import Tokenizer
+from taximeter.errors import ModelFileError
 from taximeter.records import FinishReason, Form, FormKind, Sampling
 from tests.unit.engine.small_vocabularies import byte_level
 
@@ -42,6 +43,36 @@ def test_temperature_zero_picks_the_best_and_the_first_of_equals() -> None:
     """Greedy is argmax, ties go to the lowest id."""
     assert sampler(Sampling(temperature=0)).pick(LOGITS).token_id == 0
     assert sampler(Sampling(temperature=0)).pick(np.array([1, 5, 5, 0], np.float32)).token_id == 1
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(temperature=0),
+        Sampling(temperature=0, logprobs=2),
+        Sampling(temperature=0, logit_bias={3: 1.0}),
+        Sampling(temperature=1, seed=1),
+        Sampling(temperature=1, seed=1, top_p=0.5),
+        Sampling(temperature=1, seed=1, top_k=2),
+        Sampling(temperature=1, seed=1, min_p=0.5),
+    ],
+    ids=str,
+)
+def test_logits_that_are_no_numbers_are_an_error_and_not_a_token(sampling: Sampling, wrong: float) -> None:
+    """Of a damaged model there is no likeliest token, whichever way one is picked."""
+    for logits in ([0.0, wrong, 0.0, 0.0], [wrong] * 4):
+        with pytest.raises(ModelFileError, match="not numbers"):
+            sampler(sampling).pick(np.array(logits, np.float32))
+    with pytest.raises(ModelFileError, match="not numbers"):
+        sampler(Sampling(temperature=0)).take(-1)
+
+
+def test_a_token_that_cannot_come_is_no_damage() -> None:
+    """A logit of minus infinity rules its token out, as some models' unused ones are."""
+    logits = np.array([0.0, -math.inf, 1.0, -math.inf], np.float32)
+    for sampling in (Sampling(temperature=0), Sampling(temperature=1, seed=1, top_k=3), Sampling(seed=1, top_p=0.9)):
+        assert sampler(sampling).pick(logits).token_id in (0, 2)
 
 
 @given(st.lists(st.integers(-3, 3), min_size=4, max_size=4), st.integers(0, 2), st.sampled_from([None, 2]))

@@ -97,6 +97,35 @@ def test_set_threads_refuses_less_than_one() -> None:
         kernels.set_threads(0)
 
 
+def test_set_threads_refuses_more_than_any_machine_has() -> None:
+    """A slip of the keyboard takes no memory, and is told with what to do."""
+    before = kernels.threads()
+    with pytest.raises(ConfigError, match="200,000 threads are more than the 4,096"):
+        kernels.set_threads(200_000)
+    assert kernels.threads() == before
+
+
+THREADLESS = """
+import resource
+import numpy as np
+from taximeter.engine import kernels
+
+x = np.ones((40, 300), np.float32)
+kernels.matmul(x, x)
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))  # a thread's stack takes megabytes of it
+kernels.set_threads(4000)
+assert 1 <= kernels.threads() < 4000, kernels.threads()
+assert kernels.matmul(x, x)[0, 0] == 300.0
+"""
+
+
+@pytest.mark.skipif(not kernels.is_built(), reason="the native code was not built (no compiler)")
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere this limit limits nothing")
+def test_a_system_that_gives_no_more_threads_is_made_do_with() -> None:
+    """The threads that it gave compute, and the answer is the same."""
+    subprocess.run([sys.executable, "-c", THREADLESS], check=True, timeout=60)
+
+
 def test_callers_on_many_threads_take_turns() -> None:
     """Concurrent calls, larger and smaller, each get their own right answer."""
     w = np.random.default_rng(1).standard_normal((300, 200), dtype=np.float32)

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from safetensors.numpy import save_file
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save, save_file
 
 from taximeter.engine.weights import open_checkpoint
 from taximeter.errors import ModelFileError
@@ -209,6 +211,67 @@ def test_a_safetensors_file_cut_anywhere_is_refused(opened: Open, folder: Path) 
         os.truncate(path, length)
         with pytest.raises(ModelFileError):
             open_checkpoint(folder)
+
+
+FIELDS = {
+    "dtype": [None, 3, "", "X", "I4", "F8_E4M3", "F16", "BF16", "F64"],
+    "shape": [None, [], [0], [-1], [2**62, 4], [2**32, 2**32], [1.5], ["a"], [2**64]],
+    "data_offsets": [None, [], [0], [5, 1], [-1, 4], [0, 2**63], [2**62, 2**62], [0, 2**64], "x"],
+}
+
+
+@st.composite
+def headers(draw: st.DrawFn) -> tuple[bytes, bytes]:
+    """A sound file's length and header with a few changes: what a field says, entries gone, doubled or renamed, or any
+    bytes at all."""
+    whole = save(dict(llama_arrays()))
+    length = int.from_bytes(whole[:8], "little")
+    if draw(st.booleans()):
+        header = bytearray(whole[8 : 8 + length])
+        for _ in range(draw(st.integers(1, 4))):
+            header[draw(st.integers(0, length - 1))] = draw(st.integers(0, 255))
+        return draw(st.sampled_from([whole[:8], b"\0" * 8, b"\xff" * 8])), bytes(header)
+    entries: dict[str, Any] = json.loads(whole[8 : 8 + length])
+    name = draw(st.sampled_from(sorted(entries)))
+    match draw(st.sampled_from(["field", "gone", "twice", "renamed", "replaced", "metadata"])):
+        case "field":
+            field = draw(st.sampled_from(sorted(FIELDS)))
+            entries[name] = entries[name] | {field: draw(st.sampled_from(FIELDS[field]))}
+        case "gone":
+            del entries[name]
+        case "twice":
+            entries[name + "x"] = entries[name]
+        case "renamed":
+            new = draw(st.sampled_from(["", "\x1b[31m", "a" * 5000, "model.layers.99999999.mlp.up_proj.weight"]))
+            entries[new] = entries.pop(name)
+        case "replaced":
+            entries[name] = draw(st.sampled_from([None, [], 3, "a", {}]))
+        case _:
+            entries["__metadata__"] = draw(st.sampled_from([None, [], {"a": 1}, {"x": "y" * 100_000}]))
+    header = json.dumps(entries).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little"), header
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(damaged=headers())
+def test_a_damaged_safetensors_header_opens_whole_or_is_refused(
+    damaged: tuple[bytes, bytes], opened: Open, folder: Path
+) -> None:
+    """Whatever it says: a `ModelFileError` that names the folder, or a model all of whose tensors can be read."""
+    opened()
+    path = folder / "model.safetensors"
+    content = path.read_bytes()
+    data = content[8 + int.from_bytes(content[:8], "little") :]
+    path.write_bytes(b"".join(damaged) + data)
+    refusal: ModelFileError | None = None
+    try:
+        checkpoint = open_checkpoint(folder)
+        tensors = [checkpoint.tensor(name) for name in checkpoint.names()]
+        assert all(tensor.dtype == np.float32 for tensor in tensors)
+    except ModelFileError as error:
+        refusal = error
+    assert refusal is None or str(folder) in refusal.message
 
 
 def test_ids_come_by_name_from_the_tokenizer_and_by_number_from_the_model(opened: Open, folder: Path) -> None:

@@ -27,6 +27,7 @@ _native = _import_native()
 
 VARIABLE = "TAXIMETER_CPU_LEVEL"
 _REFERENCE, _PREFIX = "reference", "native:"
+_MOST_THREADS = 4096
 _NATIVE_LEVELS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")  # slow to fast
 
 
@@ -73,9 +74,15 @@ def threads() -> int:
 
 
 def set_threads(count: int) -> None:
-    """Use `count` threads from the next native call on. A result never depends on this number."""
+    """Use `count` threads from the next native call on, fewer where the system gives no more of them: `threads` says. A
+    result never depends on this number. Raises ConfigError for more than any machine has use for."""
     if count < 1:
         raise ValueError(f"kernels need at least one thread, not {count}")
+    if count > _MOST_THREADS:
+        raise ConfigError(
+            f"{count:,} threads are more than the {_MOST_THREADS:,} that kernels can use",
+            hint="leave --threads out to use all processors",
+        )
     if isinstance(_native, ModuleType):
         _native.set_threads(count)
 

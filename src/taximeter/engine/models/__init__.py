@@ -26,7 +26,7 @@ from taximeter.engine.models.formats import (
 )
 from taximeter.engine.models.kv_memory import KVMemory
 from taximeter.engine.models.layer_groups import LayerGroup, layer_groups
-from taximeter.engine.weights import Checkpoint, ModelConfig
+from taximeter.engine.weights import Checkpoint, ModelConfig, naming
 from taximeter.errors import ModelFileError
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ class Model(Protocol):
         ...
 
     def best(self, batch: Batch, kv: KVMemory) -> I64:
-        """What `forward` computes, but of the logits only each row's greatest: its token, of equal ones the lowest
-        (logit rows,)."""
+        """What `forward` computes, but of the logits only each row's greatest: its token, of equal ones the lowest, and
+        -1 where it is infinite or not a number (logit rows,)."""
         ...
 
 
@@ -133,7 +133,9 @@ class LoadedModel:
         """See `Model.best`."""
         level = kernels.native_level()
         if level is None:
-            return self._reference.forward(batch, kv).argmax(axis=1)
+            logits = self._reference.forward(batch, kv)
+            best = logits.argmax(axis=1)
+            return np.where(np.isfinite(logits[np.arange(len(best)), best]), best, -1)
         tokens = np.empty(len(batch.logit_rows), np.int64)
         self._native.forward(batch, kv, level, tokens)
         return tokens
@@ -152,7 +154,10 @@ class LoadedModel:
         try:
             return native.NativeDecoder(self._checkpoint, self._weights, profile=self._profile)
         except ValueError as error:
-            raise ModelFileError(f"{self._checkpoint.path.name} cannot be computed here: {error}") from error
+            raise ModelFileError(
+                f"it cannot be computed here: {error}",
+                hint="the file is damaged, or of a kind that is not supported",
+            ) from error
 
 
 def load_model(checkpoint: Checkpoint, *, weights: WeightFormat | None = None, profile: bool = False) -> Model:
@@ -160,5 +165,6 @@ def load_model(checkpoint: Checkpoint, *, weights: WeightFormat | None = None, p
     another format (which the reference path does not do). With `profile` it counts where its time goes. Raises
     ModelFileError."""
     model = LoadedModel(checkpoint, weights, profile=profile)
-    model.read()
+    with naming(checkpoint.path):
+        model.read()
     return model

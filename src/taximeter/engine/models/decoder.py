@@ -18,6 +18,7 @@ from taximeter.engine import kernels
 from taximeter.engine.models.kv_memory import KVMemory
 from taximeter.engine.models.layer_groups import layer_groups
 from taximeter.engine.weights import Checkpoint, ModelConfig, tensor_shapes
+from taximeter.errors import ModelFileError
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -87,12 +88,22 @@ class RowContext:
 Step = Callable[[F32], F32]  # rows to rows
 
 
+def finite(checkpoint: Checkpoint, name: str) -> F32:
+    """A tensor. Raises ModelFileError where a number of it is infinite or none: then so is every answer."""
+    weights = checkpoint.tensor(name)
+    if not np.isfinite(weights).all():
+        raise ModelFileError(
+            f"tensor {name} holds numbers that are infinite or none at all", hint="it is damaged; fetch the model again"
+        )
+    return weights
+
+
 class Projection:
     """weight · x, + bias where the checkpoint has one."""
 
     def __init__(self, checkpoint: Checkpoint, name: str) -> None:
-        self._weight = checkpoint.tensor(f"{name}.weight")
-        self._bias = checkpoint.tensor(f"{name}.bias") if f"{name}.bias" in checkpoint.names() else None
+        self._weight = finite(checkpoint, f"{name}.weight")
+        self._bias = finite(checkpoint, f"{name}.bias") if f"{name}.bias" in checkpoint.names() else None
 
     def __call__(self, x: F32) -> F32:
         product = kernels.matmul(x, self._weight)
@@ -103,7 +114,7 @@ def norm(checkpoint: Checkpoint, name: str) -> Step:
     """The RMS norm of that name; where the model has none there, nothing is changed."""
     if f"{name}.weight" not in checkpoint.names():
         return lambda x: x
-    weight, eps = checkpoint.tensor(f"{name}.weight"), checkpoint.config.rms_eps
+    weight, eps = finite(checkpoint, f"{name}.weight"), checkpoint.config.rms_eps
     return lambda x: kernels.rms_norm(x, weight, eps)
 
 

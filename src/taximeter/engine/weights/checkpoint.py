@@ -1,11 +1,13 @@
 """What every kind of model file offers the engine, and the one door to open any of them.
 
-Owns: the `Checkpoint` protocol and `open_checkpoint`. Refuses to know: how any format is laid out.
+Owns: the `Checkpoint` protocol, `open_checkpoint`, and that errors name the model. Refuses to know: how any format is
+laid out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -62,19 +64,27 @@ class Checkpoint(Protocol):
         ...
 
 
+@contextmanager
+def naming(path: Path) -> Generator[None]:
+    """What is wrong with a model's files is told with the model's path: somebody may be serving several."""
+    try:
+        yield
+    except ModelFileError as error:
+        raise ModelFileError(f"{path}: {error.message}", hint=error.hint) from error
+
+
 def open_checkpoint(path: Path) -> Checkpoint:
     """The model at `path`: a GGUF file, or a folder with config.json, safetensors files and tokenizer.json.
 
     Reads headers only; tensors are read when asked for. Raises `ModelFileError`, naming the path, for whatever cannot
     be served: never another exception, whatever the bytes are.
     """
-    try:
-        if path.is_dir():
-            return HuggingFaceCheckpoint(path)
-        if path.is_file():
-            return GGUFCheckpoint(path)
-    except ModelFileError as error:
-        raise ModelFileError(f"{path}: {error.message}", hint=error.hint) from error
-    except OSError as error:  # not even to be asked what it is
-        raise ModelFileError(f"{path} cannot be read: {error}", hint="check the path of the model") from error
+    with naming(path):
+        try:
+            if path.is_dir():
+                return HuggingFaceCheckpoint(path)
+            if path.is_file():
+                return GGUFCheckpoint(path)
+        except OSError as error:  # not even to be asked what it is
+            raise ModelFileError(f"it cannot be read: {error}", hint="check the path of the model") from error
     raise ModelFileError(f"{path} is neither a file nor a folder", hint="check the path of the model")
