@@ -19,9 +19,9 @@ T = TypeVar("T")
 
 @dataclass_transform(field_specifiers=(dataclasses.field,))
 def dataclass(
-    *, frozen: bool = False, slots: bool = False, kw_only: bool = False, eq: bool = True
+    *, frozen: bool = False, slots: bool = False, kw_only: bool = False, eq: bool = True, order: bool = False
 ) -> Callable[[type[T]], type[T]]:
-    """`dataclasses.dataclass`, as far as it goes: no order, no `unsafe_hash`, no `InitVar`."""
+    """`dataclasses.dataclass`, as far as it goes: no `unsafe_hash`, no `InitVar`."""
 
     def decorate(cls: type[T]) -> type[T]:
         own = set(cls.__dict__)
@@ -31,7 +31,10 @@ def dataclass(
         fields = dataclasses.fields(made)  # type: ignore[arg-type]
         methods: dict[str, object] = {"__init__": _Later(lambda: _init(made, fields, frozen=frozen)), "__repr__": _repr}
         if eq:
-            methods["__eq__"] = _eq(_values([field.name for field in fields if field.compare]))
+            compared = _values([field.name for field in fields if field.compare])
+            methods["__eq__"] = _eq(compared)
+            if order:
+                methods.update(_order(compared))
             if not has_hash:
                 hashed = [f.name for f in fields if (f.compare if f.hash is None else f.hash)]
                 setattr(made, "__hash__", _hash(_values(hashed)) if frozen else None)  # noqa: B010 - see below
@@ -108,6 +111,7 @@ class _FromFactory:
 
 
 _FROM_FACTORY = _FromFactory()
+_ORDERS = (operator.lt, operator.le, operator.gt, operator.ge)
 
 
 @reprlib.recursive_repr()
@@ -128,6 +132,15 @@ def _eq(values: Callable[[object], tuple[object, ...]]) -> Callable[[object, obj
         return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
 
     return __eq__
+
+
+def _order(values: Callable[[object], tuple[object, ...]]) -> dict[str, object]:
+    def method(compares: Callable[[Any, Any], bool]) -> Callable[[object, object], bool]:
+        return lambda self, other: (
+            compares(values(self), values(other)) if other.__class__ is self.__class__ else NotImplemented
+        )
+
+    return {f"__{compares.__name__}__": method(compares) for compares in _ORDERS}
 
 
 def _hash(values: Callable[[object], tuple[object, ...]]) -> Callable[[object], int]:

@@ -99,6 +99,14 @@ class One:
     x: object
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Ranked:
+    """It comes before or after another."""
+
+    rank: int
+    name: str = field(default="", compare=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Nothing:
     """No field."""
@@ -176,6 +184,16 @@ def test_frozen_records_are_keys_and_others_are_not() -> None:
     assert Point(1) == Point(1)
     assert Nothing() == Nothing()
     assert One(math.nan) == One(math.nan)  # as in a tuple: the same object is equal to itself
+
+
+def test_what_has_an_order_is_sorted_by_the_fields_that_are_compared() -> None:
+    """All four ways; nothing else is before or after it."""
+    low, high = Ranked(1, "b"), Ranked(2, "a")
+    assert sorted([high, low]) == [low, high]
+    assert (low < high, low <= Ranked(1), high > low, high >= Ranked(2)) == (True, True, True, True)
+    assert (high < low, high <= low, low > high, low >= high) == (False, False, False, False)
+    with pytest.raises(TypeError, match="not supported between instances of 'Ranked' and 'Point'"):
+        _ = low < Point(2)  # type: ignore[operator]  # that is what is tried
 
 
 def test_what_changes_may_be_set_and_works_itself_out() -> None:

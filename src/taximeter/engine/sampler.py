@@ -12,16 +12,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from functools import cached_property
 from math import isfinite
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from numpy.random import PCG64, Generator
 
 from taximeter.dataclass import dataclass
 from taximeter.engine.structured import Matcher
 from taximeter.errors import ModelFileError
 from taximeter.records import FinishReason, Sampling
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -71,8 +75,14 @@ class Sampler:
         )
         self._picked = 0
         self._said: Counter[int] = Counter()
-        seed = None if sampling.seed is None else [sampling.seed & _SEED_MASK, choice]
-        self._generator = Generator(PCG64(seed))
+        self._seed = None if sampling.seed is None else [sampling.seed & _SEED_MASK, choice]
+
+    @cached_property
+    def _generator(self) -> Generator:
+        """Made for the first token that is drawn: greedy answers, and a start, go without all of numpy's."""
+        from numpy.random import PCG64, Generator  # noqa: PLC0415
+
+        return Generator(PCG64(self._seed))
 
     @property
     def takes_the_best(self) -> bool:

@@ -14,17 +14,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from taximeter.dataclass import dataclass
 from taximeter.gateway.arrival import Arrival, Wanted
 from taximeter.gateway.peek import Peek
 from taximeter.gateway.reply import head_of_body, named
 from taximeter.records import Groups, new_id
-from taximeter.upstreams.client import Asked
 from taximeter.upstreams.config import Route
 from taximeter.upstreams.dispatch import Dispatcher, Outgoing
 from taximeter.upstreams.headers import Headers, crossing_back
+
+if TYPE_CHECKING:  # who has no upstreams needs none of it
+    from taximeter.upstreams.client import Asked
 
 _log = logging.getLogger(__name__)
 

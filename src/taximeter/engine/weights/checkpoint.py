@@ -17,7 +17,6 @@ import numpy.typing as npt
 from taximeter.engine.weights.config import ModelConfig
 from taximeter.engine.weights.dequantize import RawTensor
 from taximeter.engine.weights.gguf_checkpoint import GGUFCheckpoint
-from taximeter.engine.weights.hf_folder import HuggingFaceCheckpoint
 from taximeter.engine.weights.vocabulary import Vocabulary
 from taximeter.errors import ModelFileError
 
@@ -82,6 +81,10 @@ def open_checkpoint(path: Path) -> Checkpoint:
     with naming(path):
         try:
             if path.is_dir():
+                from taximeter.engine.weights.hf_folder import (  # noqa: PLC0415  # brings a library
+                    HuggingFaceCheckpoint,
+                )
+
                 return HuggingFaceCheckpoint(path)
             if path.is_file():
                 return GGUFCheckpoint(path)
