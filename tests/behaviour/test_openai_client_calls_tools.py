@@ -194,6 +194,39 @@ def test_a_strict_tool_whose_schema_cannot_be_followed(world: World):
     check("get_weather", answer.message.tool_calls[0].function.arguments)
 
 
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ({"type": "string"}, 'tool `odd` are a JSON schema of type "string"'),
+        ({"type": ["array", "null"]}, "tool `odd` are a JSON schema of type"),
+        ({"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}}, "tool `odd` .*'/nowhere' does not exist"),
+        ({"type": "object", "properties": {"a": {"type": "strnig"}}}, "tool `odd` .*Invalid type: strnig"),
+        ({"type": "object", "properties": {"a": False}, "required": ["a"]}, "tool `odd` .*'a' is unsatisfiable"),
+        ({"type": "object", "properties": {"a": {"type": "string", "pattern": "(["}}}, "tool `odd` .*unclosed"),
+    ],
+    ids=str,
+)
+def test_a_tool_whose_parameters_make_no_sense_is_named(world: World, parameters: dict[str, Any], says: str):
+    """Which of them it is and what is wrong with it, in no other words than the schema's own."""
+    odd = {"type": "function", "function": {"name": "odd", "parameters": parameters}}
+    with pytest.raises(openai.BadRequestError, match=says) as caught:
+        world.say("hermes", tools=[*TOOLS, odd], tool_choice="required")
+    assert "call_0" not in caught.value.message
+    assert caught.value.param == "tools"
+    assert world.say("hermes", tools=TOOLS, tool_choice="required").choices
+
+
+@pytest.mark.parametrize("family", TEMPLATES)
+@pytest.mark.parametrize("parameters", [None, {}, {"type": ["object", "null"]}], ids=str)
+def test_arguments_are_an_object_whatever_the_schema_says(world: World, family: str, parameters: Any):
+    """A tool without a schema, or with one that would allow anything, is called all the same."""
+    tool = {"type": "function", "function": {"name": "odd", "parameters": parameters}}
+    answer = world.say(family, tools=[tool], tool_choice="required", seed=3, temperature=1.0, parallel_tool_calls=False)
+    (call,) = answer.choices[0].message.tool_calls
+    if answer.choices[0].finish_reason == "tool_calls":
+        assert isinstance(json.loads(call.function.arguments), dict)
+
+
 class GetWeather(pydantic.BaseModel):
     city: str = pydantic.Field(max_length=6)
     days: int = pydantic.Field(ge=0, le=9)

@@ -7,8 +7,8 @@ followed (`structured`), how calls are written (`call_syntax`) and read (`tool_c
 from __future__ import annotations
 
 from taximeter.dataclass import dataclass
-from taximeter.engine.call_syntax import CallSyntax, calls_grammar
-from taximeter.engine.structured import Grammars, Matcher, form_grammar
+from taximeter.engine.call_syntax import CallSyntax, arguments_rule, calls_grammar
+from taximeter.engine.structured import Grammars, Matcher, form_grammar, schema_grammar
 from taximeter.engine.tokenizer import Tokenizer
 from taximeter.engine.tool_calls import CallReader
 from taximeter.errors import RequestError
@@ -56,12 +56,34 @@ def rules_of(prompt: Prompt, syntax: CallSyntax | None, tokenizer: Tokenizer, gr
         return ids[0] if len(ids) == 1 and not tokenizer.token_bytes(ids[0]) else None
 
     grammar = calls_grammar(syntax, toolbox, answer=form, token=token)
+    matcher = None
+    if grammar is not None:
+        try:
+            matcher = grammars.compile(grammar, field=form.field if form else "tools")
+        except RequestError:
+            _blame_a_tool(toolbox, grammars)
+            raise
     return AnswerRules(
-        matcher=None if grammar is None else grammars.compile(grammar, field=form.field if form else "tools"),
+        matcher=matcher,
         syntax=syntax,
         toolbox=toolbox,
         marks=frozenset(found for mark in (syntax.opener, syntax.closer) if (found := token(mark)) is not None),
     )
+
+
+def _blame_a_tool(toolbox: Toolbox, grammars: Grammars) -> None:
+    """Raises RequestError for the first tool whose schema cannot be followed by itself: what was wrong with the whole
+    grammar is said of lines that nobody wrote."""
+    for tool in toolbox.tools:
+        if not (toolbox.must_call or tool.strict):
+            continue
+        try:
+            grammars.compile(schema_grammar(arguments_rule(tool)), field="tools")
+        except RequestError as error:
+            _, _, why = error.message.partition(": ")
+            raise RequestError(
+                f"the parameters of the tool `{tool.name}` describe arguments that cannot be made: {why}", param="tools"
+            ) from error
 
 
 def _refuse_together(form: Form | None) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from taximeter.dataclass import dataclass
 from taximeter.engine.structured import json_rule, schema_rule
-from taximeter.records import Form, Json, Tool, Toolbox
+from taximeter.errors import RequestError
+from taximeter.records import Form, Tool, Toolbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +76,10 @@ def calls_grammar(
     Calls that are required keep to their tool's schema: a strict tool's to all of it, the others' as far as it can be
     followed. Where the model decides whether to call, only strict tools' calls are held to a schema. An answer without
     calls is held to the JSON schema `answer`, if there is one. `token` gives the control token that a mark is, or None
-    for a mark that is text.
+    for a mark that is text. Raises RequestError for a tool whose arguments could not be an object.
     """
+    for tool in toolbox.tools:
+        _refuse_other_arguments(tool)
     if not toolbox.must_call and answer is None and not any(tool.strict for tool in toolbox.tools):
         return None
     tools = [tool for tool in toolbox.tools if toolbox.only in (None, tool.name)]
@@ -116,6 +119,21 @@ def _mark(mark: str, token_id: int | None) -> str:
 
 
 def _call(syntax: CallSyntax, tool: Tool, *, held: bool) -> str:
-    schema: dict[str, Json] = dict(tool.parameters) if held or tool.strict else {"type": "object"}
+    rule = arguments_rule(tool) if held or tool.strict else json_rule({"type": "object"})
     head = f'{{"name": {json.dumps(tool.name)}, "{syntax.arguments}": '
-    return f'{json.dumps(head)} %json {json_rule(schema, lenient=not tool.strict)} "}}"'
+    return f'{json.dumps(head)} %json {rule} "}}"'
+
+
+def arguments_rule(tool: Tool) -> str:
+    """The JSON schema that a tool's arguments are held to, as a rule: an object, whether its schema says so or not."""
+    return json_rule({**tool.parameters, "type": "object"}, lenient=not tool.strict)
+
+
+def _refuse_other_arguments(tool: Tool) -> None:
+    kind = tool.parameters.get("type", "object")
+    if "object" not in (kind if isinstance(kind, list) else [kind]):
+        raise RequestError(
+            f"the parameters of the tool `{tool.name}` are a JSON schema of type {json.dumps(kind)[:64]}",
+            param="tools",
+            hint="arguments are always an object, with a property for each",
+        )

@@ -61,12 +61,19 @@ def schema_rule(form: Form) -> str:
         raise _cannot_follow(form.field, str(error)) from error
 
 
+def schema_grammar(rule: str) -> str:
+    """The grammar of what keeps to a rule."""
+    from llguidance import grammar_from  # noqa: PLC0415  # see form_grammar
+
+    return grammar_from("json_schema", rule)
+
+
 def form_grammar(form: Form) -> str:
     """A form in the library's own words. Raises RequestError for one that is not even that."""
+    if form.kind is FormKind.JSON_SCHEMA:
+        return schema_grammar(schema_rule(form))
     from llguidance import grammar_from  # noqa: PLC0415  # takes a tenth of a second, and few requests have a form
 
-    if form.kind is FormKind.JSON_SCHEMA:
-        return grammar_from("json_schema", schema_rule(form))
     _refuse_long(form)
     try:
         return grammar_from(form.kind.value, form.text)
