@@ -17,14 +17,16 @@ those that begin a whole control token. If even that changes the template's mind
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
@@ -36,6 +38,10 @@ from taximeter.records import Message, Tool
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _PRIVATE_USE = range(0xE000, 0xF900)
+_PADDING = frozenset({"center", "expandtabs", "ljust", "rjust", "zfill"})  # as wide as they are told to be
+_WIDE = re.compile(r"\*|\d{4}")  # in the text that `%` is to fill in
+_MOST_TURNS = 1_000_000
+_MOST_CHARACTERS = 1 << 22  # that a template adds to a conversation
 
 
 class ChatTemplate:
@@ -46,9 +52,7 @@ class ChatTemplate:
         self._source = source
         self._tokenizer = tokenizer
         self._clock = clock
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlock]
-        )
+        environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlock])
         environment.filters["tojson"] = _to_json
         try:
             tree = environment.parse(source)
@@ -135,7 +139,8 @@ class ChatTemplate:
     def _render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, now: datetime) -> str:
         tokenizer = self._tokenizer
         try:
-            return self._template.render(
+            pieces = self._template.generate(
+                range=_range_within(_MOST_TURNS),
                 messages=messages,
                 add_generation_prompt=True,
                 bos_token=tokenizer.token_name(tokenizer.bos_id),
@@ -145,8 +150,12 @@ class ChatTemplate:
                 raise_exception=self._refuse,
                 strftime_now=now.strftime,
             )
+            # Nothing is wrong with a long conversation, of which a template may repeat all.
+            return _joined(pieces, at_most=_MOST_CHARACTERS + 8 * sum(map(_size, (*messages, *(tools or ())))))
         except RequestError:
             raise
+        except _TooMuch as error:
+            raise _broken("it does far more than a conversation calls for") from error
         except Exception as error:  # a template is a program that came with a file: it may fail in any way
             raise _broken(type(error).__name__) from error  # its message might quote the conversation
 
@@ -205,6 +214,70 @@ def _to_json(
 ) -> str:
     """Templates are written for a `tojson` that does not escape for HTML, as jinja's own does."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+class _TooMuch(Exception):
+    """A template does more than any conversation calls for: it came with a file, and may have been made to."""
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Also without products that take all memory: a word times ten billion, or a number of as many digits."""
+
+    intercepted_binops = frozenset({"*", "**", "%"})
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        match operator:
+            case "*":
+                both = (left, right)
+                numbers = [one for one in both if isinstance(one, int)]
+                lengths = [len(cast("Sequence[object]", one)) for one in both if isinstance(one, str | list | tuple)]
+                if lengths and numbers and lengths[0] * numbers[0] > _MOST_CHARACTERS:
+                    raise _TooMuch
+            case "**" if isinstance(left, int) and isinstance(right, int):
+                if left.bit_length() * right > _MOST_CHARACTERS:
+                    raise _TooMuch
+            case "%" if isinstance(left, str) and _WIDE.search(left):
+                raise _TooMuch
+            case _:
+                pass
+        return super().call_binop(context, operator, left, right)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        return not (isinstance(obj, str) and attr in _PADDING) and super().is_safe_attribute(obj, attr, value)
+
+
+def _range_within(turns: int) -> Callable[..., range]:
+    """`range` for one rendering, whose loops together may go round so many times."""
+    left = turns
+
+    def limited(*bounds: int) -> range:
+        nonlocal left
+        numbers = range(*bounds)
+        left -= 1 + len(numbers)
+        if left < 0:
+            raise _TooMuch
+        return numbers
+
+    return limited
+
+
+def _joined(pieces: Iterable[str], *, at_most: int) -> str:
+    kept: list[str] = []
+    for piece in pieces:
+        kept.append(piece)
+        at_most -= len(piece)
+        if at_most < 0:
+            raise _TooMuch
+    return "".join(kept)
+
+
+def _size(value: object) -> int:
+    """How many characters an entry of a conversation has, about."""
+    if isinstance(value, Mapping):
+        return sum(len(str(key)) + _size(inner) for key, inner in cast("Mapping[object, object]", value).items())
+    if isinstance(value, str):
+        return len(value)
+    return sum(map(_size, cast("list[object]", value))) if isinstance(value, list) else 8
 
 
 class _GenerationBlock(Extension):

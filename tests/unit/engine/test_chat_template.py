@@ -209,12 +209,31 @@ def test_a_template_that_is_none_is_the_operators_error(source: str) -> None:
         "{{ messages.append(1) }}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
         "{% include '/etc/passwd' %}",
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{% for i in range(9999) %}{{ 'x' * 9999 }}{% endfor %}",
+        "{{ 'x' * 10**10 }}",
+        "{{ 10**10 * [1] }}",
+        "{{ 9 ** (9 ** 9) }}",
+        "{{ 'x'.ljust(10**10) }}",
+        "{{ '%10000000000d' % 1 }}",
+        "{{ '%*d' % (10**10, 1) }}",
     ],
 )
 def test_a_hostile_template_reaches_nothing(source: str) -> None:
     """It came with a downloaded file: it gets an error, not the interpreter, and not the machine for long."""
     with pytest.raises(ConfigError, match="template"):
         ChatTemplate(source, TOKENIZER).encode(said("x"))
+
+
+def test_honest_work_of_a_template_is_not_held_up() -> None:
+    """Long conversations that are gone through again and again, products, powers and padding of everyday size."""
+    source = (
+        "{% for i in range(20) %}{% for m in messages %}{{ m.content }}{% endfor %}{% endfor %}"
+        "{{ '-' * 40 }}{{ 2 ** 10 }}{{ '%5.2f' % 1.5 }}{{ 3 * 1.5 }}"
+    )
+    words = "many words " * 1_000
+    text = TOKENIZER.decode(ChatTemplate(source, TOKENIZER).encode(said(words)))
+    assert text == words * 20 + "-" * 40 + "1024 1.504.5"
 
 
 LOOK_UP = Tool(
