@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from datetime import timedelta
 from functools import lru_cache, partial
 from pathlib import Path
@@ -19,9 +20,11 @@ from typing import Any
 import msgspec
 
 from taximeter.importers.decoding import UNREADABLE, decoded
+from taximeter.importers.files import unpacked_name
 from taximeter.importers.instants import instant_of, stored
 from taximeter.importers.lines import first_lines, marked_lines
 from taximeter.importers.logged import LogFile, LoggedCall, Origin
+from taximeter.importers.packed import beginning, opened
 from taximeter.importers.strangers import group_name, home_shortened, mapping, text
 from taximeter.providers.metering import words
 from taximeter.providers.metering.leaves import read_usage
@@ -158,7 +161,7 @@ class _Rollout:
         if now.session is not None:
             return  # that of the parent, which a fork copies too
         git, cwd = mapping(payload.get("git")) or {}, text(payload.get("cwd"))
-        now.session = text(payload.get("id")) or self._log.path.stem
+        now.session = text(payload.get("id")) or _stem(self._log.path)
         now.parent = _parent(payload)
         now.own = now.parent is None or now.parent == now.session
         now.forked_at = stored(at)
@@ -227,7 +230,7 @@ class _Rollout:
     def _identity(self, sign: str, when: str) -> str:
         """The session that made the call, and what its totals were then."""
         now = self._at
-        session = now.session or self._log.path.stem
+        session = now.session or _stem(self._log.path)
         if now.own or now.parent is None:
             return f"{session} {sign}"
         history = self._parents_history(now.parent)
@@ -278,7 +281,7 @@ class _Rollout:
                 source=NAME,
                 dialect=Dialect.OPENAI_RESPONSES,
                 provider=now.provider or "openai",
-                session=group_name(now.session or self._log.path.stem),
+                session=group_name(now.session or _stem(self._log.path)),
                 labels={key: value for key, value in labels.items() if value},
                 stream=True,
                 untimed=_UNTIMED,
@@ -288,8 +291,9 @@ class _Rollout:
 
 def _history(path: Path, until: str | None, ancestors: frozenset[str]) -> list[tuple[str, str]]:
     try:
-        with path.open("rb", buffering=0) as file:
-            log = LogFile(path=path, file=file, size=path.stat().st_size)
+        found = opened(path)
+        with closing(found.file):
+            log = LogFile(path=path, file=found.file, size=found.size)
             calls = list(_Rollout(log, ancestors=ancestors).calls())
     except OSError:
         return []
@@ -308,12 +312,18 @@ def _root_of(path: Path) -> Path:
 
 def _file_of(session: str, root: Path) -> Path | None:
     """The rollout of `session`; its name ends with its id. None where it is gone."""
-    return next((path for path in _rollouts(root) if path.stem.endswith(session) or _session_in(path) == session), None)
+    named = (path for path in _rollouts(root) if _stem(path).endswith(session) or _session_in(path) == session)
+    return next(named, None)
+
+
+def _stem(path: Path) -> str:
+    """The name of a rollout, which is the same where it is packed."""
+    return unpacked_name(path.name).removesuffix(SUFFIXES[0])
 
 
 @lru_cache(maxsize=4)
 def _rollouts(root: Path) -> tuple[Path, ...]:
-    return tuple(sorted(root.rglob("*.jsonl")))
+    return tuple(sorted(path for path in root.rglob("*.jsonl*") if unpacked_name(path.name).endswith(SUFFIXES)))
 
 
 @lru_cache(maxsize=65_536)
@@ -321,7 +331,8 @@ def _session_in(path: Path) -> str | None:
     """The id in the first line of a rollout."""
     try:
         with path.open("rb") as file:
-            entry = next((_read_line(line) for line in first_lines(file.read(_HEAD_BYTES))), None)
+            head = beginning(file.read(_HEAD_BYTES))
+        entry = next((_read_line(line) for line in first_lines(head)), None)
     except (OSError, *UNREADABLE):
         return None
     payload = None if entry is None else mapping(entry.payload)

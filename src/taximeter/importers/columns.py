@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
@@ -173,18 +174,26 @@ def _usage(row: Row, by: _Tokens) -> Usage | None:
     write_5m, write_1h = counts.get("cache_write_5m") or 0, counts.get("cache_write_1h") or 0
     write = counts.get("cache_write")
     unknown = 0 if write is None else write - write_5m - write_1h
-    leaves = {
+    prompt = {
         "input_fresh_tokens": (given or 0) - (read + write_5m + write_1h + unknown if by.input_includes_cache else 0),
         "input_cache_read_tokens": read,
         "input_cache_write_5m_tokens": write_5m,
         "input_cache_write_1h_tokens": write_1h,
         "input_cache_write_unknown_tokens": unknown,
+    }
+    answered = {
         "output_text_tokens": (answer or 0) - (reasoning if by.output_includes_reasoning else 0),
         "output_reasoning_tokens": reasoning,
     }
-    return usage_of(leaves, wrong="the row's counts contradict each other: see input_includes_cache in the map")
+    if given is not None and (answer is not None or by.output is None):  # as in tables of embeddings
+        return usage_of(prompt | answered, wrong=_WRONG)
+    known = usage_of(prompt if answer is None else answered, wrong=_WRONG)
+    side, missing = ("answer", Usage.OUTPUT_LEAVES) if answer is None else ("prompt", Usage.INPUT_LEAVES)
+    reasons = dict.fromkeys(missing, f"the row does not say how many tokens the {side} had")
+    return replace(known, **dict.fromkeys(missing), unknown_reasons=reasons | dict(known.unknown_reasons))  # pyright: ignore[reportArgumentType]  # names of leaves only
 
 
+_WRONG = "the row's counts contradict each other: see input_includes_cache in the map"
 _COUNTS = ("input", "output", "cache_read", "cache_write", "cache_write_5m", "cache_write_1h", "reasoning")
 
 

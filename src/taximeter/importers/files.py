@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from taximeter.importers.packed import SUFFIX
+from taximeter.importers.packed import SUFFIXES
 
 _BEGINNING_BYTES = 4_096
 _END_BYTES = 512
@@ -98,12 +98,29 @@ def why(error: OSError) -> str:
 
 
 def _files_in(folder: Path, suffixes: tuple[str, ...], notes: Counter[str]) -> Iterator[Path]:
+    """The files in a folder and in those below it, links to folders too: each once, wherever links lead."""
+
     def unreadable(error: OSError) -> None:
         notes[f"a folder cannot be read: {why(error)}"] += 1
 
-    for place, folders, names in os.walk(folder, onerror=unreadable):
+    seen: set[tuple[int, int]] = set()
+    for place, folders, names in os.walk(folder, onerror=unreadable, followlinks=True):
+        try:
+            status = Path(place).stat()
+        except OSError as error:
+            unreadable(error)
+            continue
+        if (status.st_dev, status.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
         folders.sort()
         for name in names:
             path = Path(place, name)
-            if name.removesuffix(SUFFIX).endswith(suffixes) and path.is_file():  # a pipe would never end
+            if unpacked_name(name).endswith(suffixes) and path.is_file():  # a pipe would never end
                 yield path
+
+
+def unpacked_name(name: str) -> str:
+    """The name of a file without what says that it is packed."""
+    return next((name.removesuffix(suffix) for suffix in SUFFIXES if name.endswith(suffix)), name)

@@ -1,6 +1,7 @@
 """Logs that lie packed, or in UTF-16 as some shells write what is sent to a file: read as what they hold.
 
-Owns: telling such files by their first bytes, and the copy that is read instead. Refuses to know: what a log says.
+Owns: telling such files by their first bytes, and the copy that is read instead. What zstd has packed, as Codex packs
+old rollouts, is unpacked by zstd itself. Refuses to know: what a log says.
 """
 
 from __future__ import annotations
@@ -8,22 +9,26 @@ from __future__ import annotations
 import codecs
 import errno
 import os
+import shutil
+import subprocess
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
-SUFFIX = ".gz"
+SUFFIXES = (".gz", ".zst")
 
 _GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5"  # of four: no text in UTF-8 begins so either
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _GZIP_FORMAT = 16 + zlib.MAX_WBITS
 _BLOCK_BYTES = 1 << 20
 _PACKED_BYTES = 1 << 14  # where a byte of these is wrong, none of what they hold comes out
 _MOST_BYTES = 64 << 30  # a small file may unpack to what fills the disk
+_MOST_BEGINNING_BYTES = 1 << 18
 
 
 class Opened(NamedTuple):
@@ -38,7 +43,7 @@ class Opened(NamedTuple):
 
 def is_plain(begun: bytes) -> bool:
     """Whether a file that begins so is read as it lies."""
-    return not begun.startswith((_GZIP, *_UTF16))
+    return not begun.startswith((_GZIP, _ZSTD, *_UTF16))
 
 
 def opened(path: Path) -> Opened:
@@ -52,9 +57,9 @@ def opened(path: Path) -> Opened:
     with closing(file):
         copy = tempfile.TemporaryFile("w+b", buffering=0)  # noqa: SIM115 - whoever reads it closes it
         try:
-            pieces = _unpacked(file) if begun == _GZIP else _in_utf8(file)
+            pieces = _READERS.get(begun, _in_utf8)(file)
             damage, size = _copied(pieces, copy)
-            if begun == _GZIP:
+            if begun in _READERS:
                 copy.seek(0)
                 if copy.read(len(_GZIP)) in _UTF16:
                     raise OSError(errno.EILSEQ, "it is packed, and in UTF-16")
@@ -66,12 +71,21 @@ def opened(path: Path) -> Opened:
 
 
 def beginning(begun: bytes) -> bytes:
-    """What the first bytes of a file hold, as far as that shows."""
+    """What the first bytes of a file hold, as far as that shows. Raises OSError where that cannot be unpacked here."""
     if begun.startswith(_GZIP):
         try:
-            return zlib.decompressobj(_GZIP_FORMAT).decompress(begun, len(begun))
+            return zlib.decompressobj(_GZIP_FORMAT).decompress(begun, _MOST_BEGINNING_BYTES)
         except zlib.error:
             return b""
+    if begun.startswith(_ZSTD):
+        with tempfile.TemporaryFile("w+b", buffering=0) as file:
+            file.write(begun)
+            file.seek(0)
+            with closing(_unpacked_by_zstd(file)) as pieces:
+                try:
+                    return next(pieces, b"")[:_MOST_BEGINNING_BYTES]
+                except EOFError:
+                    return b""
     if begun.startswith(_UTF16):
         return begun.decode("utf-16", "ignore").encode("utf-8", "replace")
     return begun
@@ -105,8 +119,26 @@ def _unpacked(file: FileIO) -> Iterator[bytes]:
         raise EOFError
 
 
+def _unpacked_by_zstd(file: FileIO) -> Generator[bytes]:
+    """The same by the program `zstd`. Raises OSError where there is none."""
+    program = shutil.which("zstd")
+    if program is None:
+        raise OSError(errno.ENOTSUP, "zstd has packed it, and that program is not here: install it, or unpack the file")
+    with subprocess.Popen(  # noqa: S603 - a program of the machine's own, and a file as its input
+        [program, "-dcq"], stdin=file, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None  # noqa: S101 - a pipe
+        while piece := process.stdout.read(_BLOCK_BYTES):
+            yield piece
+    if process.returncode:
+        raise EOFError
+
+
 def _in_utf8(file: FileIO) -> Iterator[bytes]:
     decode = codecs.getincrementaldecoder("utf-16")("replace").decode
     while piece := file.read(_BLOCK_BYTES):
         yield decode(piece).encode("utf-8", "replace")
     yield decode(b"", final=True).encode("utf-8", "replace")
+
+
+_READERS: Mapping[bytes, Callable[[FileIO], Iterator[bytes]]] = {_GZIP: _unpacked, _ZSTD: _unpacked_by_zstd}

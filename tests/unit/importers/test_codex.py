@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
@@ -132,7 +133,7 @@ def rewritten(lines: list[dict[str, Any]], at: str) -> list[dict[str, Any]]:
     return [line | {"timestamp": at} for line in lines]
 
 
-@pytest.mark.parametrize("order", ["parent first", "fork first", "parent gone", "parent never there"])
+@pytest.mark.parametrize("order", ["parent first", "fork first", "parent gone", "parent packed", "parent never there"])
 @pytest.mark.parametrize("stamps", ["kept", "rewritten"])
 def test_a_fork_adds_only_its_own_calls(desk: Desk, order: str, stamps: str) -> None:
     """A of 100 tokens, and a fork of 150 that begins with A's history, are 150 (ccusage/ccusage#950)."""
@@ -141,10 +142,12 @@ def test_a_fork_adds_only_its_own_calls(desk: Desk, order: str, stamps: str) -> 
     history = parent[2:] if stamps == "kept" else rewritten(parent[2:], fork_at)
     own = told(B[-1], added(*B), AT.format(31, 0))
     fork = [meta("bbbb", at=fork_at, forked_from_id="aaaa"), *history[:0], parent[0], context(), *history, own]
-    if order in ("parent first", "parent gone"):
+    if order in ("parent first", "parent gone", "parent packed"):
         path = desk.write("sessions/rollout-1-aaaa.jsonl", *parent)
         desk.run()
-        if order == "parent gone":
+        if order == "parent packed":
+            path.with_suffix(".jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
+        if order != "parent first":
             path.unlink()
     desk.write("sessions/rollout-2-bbbb.jsonl", *fork)
     if order == "fork first":
@@ -152,6 +155,16 @@ def test_a_fork_adds_only_its_own_calls(desk: Desk, order: str, stamps: str) -> 
     desk.run()
     assert desk.tokens() == 150
     assert len(desk.receipts()) == 3
+
+
+def test_a_rollout_that_was_packed_is_the_same_one(desk: Desk) -> None:
+    """Also where only the file's name says which session it is."""
+    path = desk.write("sessions/rollout-1.jsonl", context(), *session("", *A)[2:])
+    desk.run(source="codex")
+    path.with_suffix(".jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    assert desk.run(source="codex").total.calls == 0
+    assert desk.tokens() == 100
 
 
 def test_a_fork_of_a_fork_adds_only_its_own_calls(desk: Desk) -> None:

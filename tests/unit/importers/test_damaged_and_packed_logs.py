@@ -5,6 +5,8 @@ from __future__ import annotations
 import codecs
 import gzip
 import json
+import shutil
+import subprocess
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -81,6 +83,42 @@ def test_packed_logs_are_read(desk: Desk) -> None:
     assert desk.tokens() == 140
     again = desk.run()
     assert (again.total.calls, again.files_unchanged) == (0, 3)
+
+
+def test_a_packed_log_is_known_by_what_it_holds_however_small_it_is(desk: Desk) -> None:
+    """A file of some hundred bytes may begin with a line that is much longer."""
+    long_first = '{"type":"user","message":{"content":"' + "z" * 60_000 + '"}}\n'
+    packed = gzip.compress(long_first.encode() + two_lines())
+    assert len(packed) < 1_000
+    path = desk.write("s.jsonl.gz", packed)
+    assert desk.run(path).total.calls == 2
+
+
+@pytest.mark.skipif(shutil.which("zstd") is None, reason="the program zstd is not installed")
+def test_logs_that_zstd_has_packed_are_read(desk: Desk) -> None:
+    """Codex packs old rollouts so. What breaks off is read as far as it goes, and that is said."""
+    packed = zstd(two_lines())
+    desk.write("old/s.jsonl.zst", packed)
+    assert desk.run().total.calls == 2
+    assert desk.run().files_unchanged == 1
+    more = content([transcript_line(f"msg_{n}", fresh=10, out=5, request=f"req_{n}") for n in range(3, 3_000)])
+    desk.write("cut.jsonl.zst", zstd(two_lines() + more)[:-40])
+    summary = desk.run()
+    assert 0 < summary.total.calls < 2_997
+    assert any("breaks off" in note for note in summary.notes)
+
+
+def test_what_only_zstd_could_unpack_is_said_where_there_is_none(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that is left out in silence would be money that nobody knows of."""
+    monkeypatch.setattr("taximeter.importers.packed.shutil.which", lambda _: None)
+    path = desk.write("s.jsonl.zst", b"\x28\xb5\x2f\xfd anything")
+    for summary in (desk.run(), desk.run(path), desk.run(path, source="codex")):
+        assert [note for note in summary.notes if "zstd has packed it" in note and "install it" in note]
+
+
+def zstd(text: bytes) -> bytes:
+    """The text, packed."""
+    return subprocess.run(["zstd", "-cq"], input=text, capture_output=True, check=True).stdout
 
 
 def test_a_packed_log_that_breaks_off_is_read_as_far_as_it_goes(desk: Desk) -> None:

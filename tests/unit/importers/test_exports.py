@@ -298,6 +298,33 @@ def test_counts_that_contradict_each_other_are_unknown(desk: Desk) -> None:
     assert "contradict" in (receipt.uncosted_reason or "")
 
 
+@pytest.mark.parametrize("missing", ["in", "out"])
+def test_a_count_that_a_row_does_not_have_is_unknown(desk: Desk, missing: str) -> None:
+    """Not zero: a call whose prompt nobody counted would be cheap. What the row does say stays."""
+    columns = desk.folder / "map.toml"
+    columns.write_text(MAP)
+    row = {"when": 1_790_000_000, "model": "g5-card", "in": 10, "out": 7} | {missing: None}
+    desk.write("calls.jsonl", row)
+    desk.run(columns=columns)
+    (receipt,) = desk.receipts()
+    assert receipt.usage is not None
+    assert (receipt.usage.input_tokens, receipt.usage.output_tokens) == (
+        None if missing == "in" else 10,
+        None if missing == "out" else 7,
+    )
+    assert receipt.cost is None
+    assert "the row does not say how many tokens" in (receipt.uncosted_reason or "")
+
+
+def test_a_table_without_answers_has_none(desk: Desk) -> None:
+    """Embeddings: where the map has no column for them, they are not looked for."""
+    columns = desk.folder / "map.toml"
+    columns.write_text(MAP.replace('output = "out"\n', "").replace('reasoning = "thought"\n', ""))
+    desk.write("calls.jsonl", {"when": 1_790_000_000, "model": "g5-card", "in": 800_000})
+    desk.run(columns=columns)
+    assert desk.total() == 1
+
+
 def test_a_providers_report_is_for_another_command(desk: Desk, tmp_path: Path) -> None:
     """Its sums are no calls."""
     assert tmp_path == desk.folder

@@ -146,6 +146,18 @@ def test_a_file_by_two_names_is_read_once(desk: Desk) -> None:
     assert (summary.files_read, desk.tokens()) == (1, 10)
 
 
+def test_links_to_folders_are_followed_and_end(desk: Desk) -> None:
+    """Who keeps a project's logs elsewhere has them counted; a link that leads back to where it lies adds nothing."""
+    elsewhere = desk.folder / "elsewhere"
+    elsewhere.mkdir()
+    path = desk.write("a/s.jsonl", transcript_line(fresh=10, out=5))
+    path.rename(elsewhere / "s.jsonl")
+    (desk.logs / "linked").symlink_to(elsewhere, target_is_directory=True)
+    (elsewhere / "back").symlink_to(desk.logs, target_is_directory=True)
+    summary = desk.run()
+    assert (summary.total.calls, summary.files_read, summary.present) == (1, 1, 0)
+
+
 def test_a_path_or_a_source_that_is_not_there_is_a_wrong_call(desk: Desk) -> None:
     """Before anything is read."""
     with pytest.raises(RequestError, match="does not exist"):
