@@ -20,12 +20,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
 from taximeter.dataclass import dataclass
 from taximeter.engine import kernels
-from taximeter.engine.chat_template import ChatTemplate
 from taximeter.engine.core import BACKEND_NAME, Deliver, EngineCore, EngineOptions
 from taximeter.engine.kv_cache import PoolCensus
 from taximeter.engine.loading import Loadings
@@ -43,7 +42,17 @@ from taximeter.records import (
     Served,
 )
 
+if TYPE_CHECKING:
+    from taximeter.engine.chat_template import ChatTemplate
+    from taximeter.engine.tokenizer import Tokenizer
+
 _log = logging.getLogger(__name__)
+
+
+def _compiled(template: str, tokenizer: Tokenizer) -> ChatTemplate:
+    from taximeter.engine.chat_template import ChatTemplate  # noqa: PLC0415  # Jinja: a model without goes without
+
+    return ChatTemplate(template, tokenizer)
 
 
 def kernel_level() -> tuple[str, str | None]:
@@ -204,12 +213,11 @@ class EmbeddedBackend:
                     hint="tokenizer and weights do not belong together; fetch the model again",
                 )
             template = checkpoint.vocabulary().chat_template
-            chat_template = None if template is None else ChatTemplate(template, tokenizer)
             cores[name] = EngineCore(
                 name=name,
                 model=loading.model(),
                 tokenizer=tokenizer,
-                chat_template=chat_template,
+                chat_template=None if template is None else _compiled(template, tokenizer),
                 options=options,
                 clock=clock,
             )

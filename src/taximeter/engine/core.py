@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from taximeter.clock import Clock
 from taximeter.dataclass import dataclass
 from taximeter.engine import kernels
 from taximeter.engine.answer_rules import NO_RULES, AnswerRules, rules_of
-from taximeter.engine.chat_template import ChatTemplate
 from taximeter.engine.conversation import text_of
 from taximeter.engine.energy import EnergyMeter
 from taximeter.engine.kv_cache import BLOCK_TOKENS, KVCacheManager, PoolCensus
@@ -50,6 +50,9 @@ from taximeter.records import (
     Usage,
     Work,
 )
+
+if TYPE_CHECKING:
+    from taximeter.engine.chat_template import ChatTemplate
 
 Deliver = Callable[[Sequence[Event]], None]
 BACKEND_NAME = "embedded"
