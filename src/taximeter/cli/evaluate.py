@@ -69,7 +69,9 @@ def perplexity(
 @app.command()
 def divergence(
     a: Annotated[str, typer.Argument(help=f"The standard. {_VARIANT_HELP}", metavar="A", show_default=False)],
-    b: Annotated[str, typer.Argument(help="What is compared with it, in the same form.", show_default=False)],
+    b: Annotated[
+        str, typer.Argument(help="What is compared with it, in the same form.", metavar="B", show_default=False)
+    ],
     text: _TextOption = None,
     context_tokens: _ContextOption = None,
     stride: _StrideOption = None,
@@ -123,9 +125,11 @@ def _read(path: Path | None) -> str:
     try:
         return path.read_text("utf-8")
     except OSError as error:
-        raise RequestError(f"{path} cannot be read: {error.strerror}", param="text") from error
+        raise RequestError(
+            f"{path} cannot be read: {error.strerror}", param="text", hint="check the path behind --text"
+        ) from error
     except UnicodeDecodeError as error:
-        raise RequestError(f"{path} is not UTF-8 text", param="text") from error
+        raise RequestError(f"{path} is not UTF-8 text", param="text", hint="give --text a plain text") from error
 
 
 def _text_name(path: Path | None) -> str:
@@ -142,7 +146,7 @@ def _fields(subject: Subject, found: Perplexity) -> dict[str, object]:
         "model": variant.model,
         "level": subject.level,
         "weights": variant.weights,
-        "kv": variant.kv,
+        "kv": subject.kv,
         "tokens": variant.tokens,
         "perplexity": found,
     }

@@ -68,8 +68,10 @@ class Passage:
                 hint=f"give 1 to {longest}, so that there is something before each token",
             )
         if self.predicted_tokens < 2:
+            count = len(self.token_ids)
             raise RequestError(
-                f"the text has {len(self.token_ids)} tokens: too few to say anything", hint="give a longer text"
+                f"the text is of {count} token{'' if count == 1 else 's'}: too few to say anything",
+                hint="give a longer text",
             )
 
     @property

@@ -131,10 +131,12 @@ def rows_at_once(vocab_size: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A variant that is loaded, and the text in its tokens. `level` is the one that computes."""
+    """A variant that is loaded, and the text in its tokens. `level` is the one that computes, `kv` what keys and values
+    are kept in."""
 
     variant: Variant
     level: str
+    kv: KVFormat
     source: ModelLogits
     passage: Passage
 
@@ -177,17 +179,18 @@ def load_subjects(
     subjects: list[Subject] = []
     for variant in variants:
         path, level = resolve(variant.model), variant.level or kernels.level()
+        kv: KVFormat = "f32" if level == _REFERENCE else variant.kv or "bf16"
         with kernels.use_level(level):
             model = models.get((path, variant.weights)) or load_model(opened[path].checkpoint, weights=variant.weights)
         models[path, variant.weights] = model
         source = ModelLogits(
             model,
             level=level,
-            kv_format=variant.kv or "bf16",
+            kv_format=kv,
             context_tokens=context_tokens,
             tokens=variant.tokens,
         )
-        subjects.append(Subject(variant=variant, level=level, source=source, passage=passage))
+        subjects.append(Subject(variant=variant, level=level, kv=kv, source=source, passage=passage))
     return subjects
 
 

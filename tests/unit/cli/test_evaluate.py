@@ -54,7 +54,7 @@ def test_perplexity_for_programs(text: str) -> None:
     assert document["text"] == text
     assert document["windows"] == {"context_tokens": 512, "stride_tokens": 384}
     assert document["model"]["model"] == str(TINY_LLAMA)
-    assert document["model"]["level"] == "reference"
+    assert (document["model"]["level"], document["model"]["kv"]) == ("reference", "f32")
     found = document["model"]["perplexity"]
     assert set(found) == {"tokens", "nll_nats", "perplexity"}
     assert set(found["perplexity"]) == {"value", "standard_error"}
