@@ -51,32 +51,39 @@ void AttentionPlan::cut(const PagedAttention& job, int threads) {
     }
     tiles_.push_back(job.rows);
 
+    // A row with fewer kv heads than there are threads: these share the query heads, and read keys and values once each.
+    const std::int64_t whole = (static_cast<std::int64_t>(tiles_.size()) - 1) * job.kv_heads;
+    const std::int64_t parts = whole == 0 ? 1 : std::clamp<std::int64_t>(threads / whole, 1, group);
+
     std::int64_t floats = 0;
     const std::int64_t limit = total / at_least * 2;
     for (std::size_t tile = 0; tile + 1 < tiles_.size(); ++tile)
         for (std::int64_t head = 0; head < job.kv_heads; ++head)
-            floats = cut_tile(job, tiles_[tile], tiles_[tile + 1], head, limit, floats);
+            floats = cut_tile(job, tiles_[tile], tiles_[tile + 1], head, limit, parts, floats);
     if (partials_.size() < static_cast<std::size_t>(floats)) partials_.resize(static_cast<std::size_t>(floats));
 
     std::sort(tasks_.begin(), tasks_.end(), [](const Task& a, const Task& b) { return a.cost > b.cost; });
 }
 
-// One tile and kv head: whole, or in several runs of spans where it is longer than `limit`. Returns the end of its states.
+// One tile and kv head: in several runs of spans where it is longer than `limit`; else whole, or in `parts` of the query heads.
+// Returns the end of its states.
 std::int64_t AttentionPlan::cut_tile(const PagedAttention& job, std::int64_t row_begin, std::int64_t row_end,
-                                     std::int64_t kv_head, std::int64_t limit, std::int64_t partial) {
+                                     std::int64_t kv_head, std::int64_t limit, std::int64_t parts, std::int64_t partial) {
     const std::int64_t group = job.heads / job.kv_heads;
     const Keys keys = keys_of(job, row_begin, row_end);
     const std::int64_t first = keys.first / kAttentionSpan, spans = keys.last / kAttentionSpan + 1 - first;
     const std::int64_t cost = cost_of(keys, group);
     const std::int64_t pieces = cost <= limit ? 1 : std::min(spans, 2 * cost / std::max<std::int64_t>(limit, 1));
     if (pieces == 1) {
-        tasks_.push_back({row_begin, row_end, kv_head, first, first + spans, -1, cost});
+        for (std::int64_t part = 0; part < parts; ++part)
+            tasks_.push_back({row_begin, row_end, kv_head, first, first + spans, group * part / parts, group * (part + 1) / parts, -1,
+                              cost / parts});
         return partial;
     }
     const std::int64_t span_floats = (row_end - row_begin) * group * attention_state_floats(&job);
     for (std::int64_t piece = 0; piece < pieces; ++piece) {
         const std::int64_t begin = spans * piece / pieces, end = spans * (piece + 1) / pieces;
-        tasks_.push_back({row_begin, row_end, kv_head, first + begin, first + end, partial + begin * span_floats,
+        tasks_.push_back({row_begin, row_end, kv_head, first + begin, first + end, 0, group, partial + begin * span_floats,
                           cost * (end - begin) / spans});
     }
     merges_.push_back({row_begin, row_end, kv_head, spans, partial});
@@ -86,7 +93,14 @@ std::int64_t AttentionPlan::cut_tile(const PagedAttention& job, std::int64_t row
 void AttentionPlan::run(AttentionSpanKernel kernel, const PagedAttention& job, std::int64_t task, void* scratch) noexcept {
     const Task& t = tasks_[static_cast<std::size_t>(task)];
     float* partial = t.partial < 0 ? nullptr : partials_.data() + t.partial;
-    kernel(&job, t.row_begin, t.row_end, t.kv_head, t.span_begin, t.span_end, partial, scratch);
+    // Some query heads of a kv head are all of them in a job that has no others.
+    PagedAttention some = job;
+    const std::int64_t group = job.heads / job.kv_heads, count = t.group_end - t.group_begin;
+    const std::int64_t head = t.kv_head * group + t.group_begin;
+    some.heads = job.kv_heads * count;
+    some.q += (head - t.kv_head * count) * job.head_dim;
+    some.out += (head - t.kv_head * count) * job.head_dim;
+    kernel(&some, t.row_begin, t.row_end, t.kv_head, t.span_begin, t.span_end, partial, scratch);
 }
 
 void AttentionPlan::merge(const PagedAttention& job, std::int64_t i) const noexcept {

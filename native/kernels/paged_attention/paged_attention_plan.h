@@ -26,6 +26,7 @@ public:
 private:
     struct Task {
         std::int64_t row_begin, row_end, kv_head, span_begin, span_end;
+        std::int64_t group_begin, group_end;  // of the query heads that share the kv head
         std::int64_t partial;  // where its states lie, -1 for none
         std::int64_t cost;
     };
@@ -34,7 +35,7 @@ private:
     };
 
     std::int64_t cut_tile(const PagedAttention& job, std::int64_t row_begin, std::int64_t row_end, std::int64_t kv_head,
-                          std::int64_t limit, std::int64_t partial);
+                          std::int64_t limit, std::int64_t parts, std::int64_t partial);
 
     std::vector<Task> tasks_;
     std::vector<Merge> merges_;
