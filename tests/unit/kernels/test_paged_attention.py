@@ -271,8 +271,7 @@ def test_a_prompt_in_one_piece_is_a_prompt_in_many(
 @pytest.mark.parametrize("threads", [1, 2, 5, 16])
 @pytest.mark.parametrize("native_path", NATIVE_PATHS, ids=" ".join)
 def test_threads_do_not_change_the_result(native_path: tuple[str, str], threads: int) -> None:
-    """The number of threads decides who computes and where the work is cut, along the keys and among the query heads too,
-    never what."""
+    """The number of threads decides who computes and where the work is cut, along keys and heads too, never what."""
     few_heads = Scene(heads=5, kv_heads=1, head_dim=64)  # threads share the query heads of one kv head
     scenes = (LONG, LONG.only([699]), LONG.only([699, 701]), few_heads.only([0]), few_heads.only([0, 2]))
     expected, before = [scene.run(native_path) for scene in scenes], kernels.threads()
