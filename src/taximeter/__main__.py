@@ -16,16 +16,18 @@ def main() -> None:
         from taximeter.cli.statusline import statusline  # noqa: PLC0415  # see above
 
         statusline()
-        sys.stdout.flush()
         os._exit(0)  # all is said and closed: taking an interpreter apart takes longer than asking the ledger
-    gc.disable()  # what is loaded stays
-    from taximeter.cli.main import app  # noqa: PLC0415
+    try:
+        gc.disable()  # what is loaded stays
+        from taximeter.cli.main import app  # noqa: PLC0415
 
-    gc.enable()
-    atexit.register(
-        gc.freeze
-    )  # nobody looks for garbage in what ends with the process: a sixth of a short command's time
-    app(prog_name="taximeter")
+        gc.enable()
+        atexit.register(
+            gc.freeze
+        )  # nobody looks for garbage in what ends with the process: a sixth of a short command's time
+        app(prog_name="taximeter")
+    except KeyboardInterrupt:  # before a command has begun, which then says so itself
+        sys.exit(130)
 
 
 if __name__ == "__main__":

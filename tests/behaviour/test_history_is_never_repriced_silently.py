@@ -219,6 +219,17 @@ def test_the_sums_are_those_of_the_receipts(drawn: list[tuple[str, int, int]], c
     assert all(repricer.look(each).correction("rcpt_x") is None for each in current), "once is enough"
 
 
+def test_an_imported_call_names_its_provider_itself() -> None:
+    """Also one that the published prices have never heard of: a price that comes later finds the calls that waited for
+    it, and without one the reason is said."""
+    repricer = Repricer(CARD, {})
+    waiting = {"reason": "x", "uncosted_reason": "no price", "served_by": "card", "source": "our-proxy"}
+    assert repricer.look(paid("opus-5", usage(fresh=1), **waiting)).change is Change.PRICED
+    unheard = repricer.look(paid("no-such", usage(fresh=1), **waiting))
+    assert unheard.change is Change.LEFT
+    assert "card/no-such" in (unheard.reason or "")
+
+
 def test_who_is_not_paid_by_the_token_is_left_alone() -> None:
     """A machine by the hour, an unknown upstream, a request that nobody served."""
     repricer = Repricer(CARD, {"card": "card"})

@@ -71,7 +71,8 @@ def import_logs(
     from taximeter.ledger import Ledger  # noqa: PLC0415
 
     settings = Settings.load()
-    with Ledger.open(settings.ledger_url, spool=settings.spool_dir) as ledger:
+    opened = Ledger.open_to_ask if dry_run else Ledger.open
+    with opened(settings.ledger_url, spool=settings.spool_dir) as ledger:
         planned = plan(ledger, paths or [], source, environ=os.environ, home=Path.home(), columns=columns)
         if not paths and not planned.tasks and not planned.unchanged:
             raise RequestError("no logs lie in the usual places", hint="say where: taximeter import PATH...")
@@ -116,13 +117,14 @@ def _bar(total_bytes: int, *, quiet: bool) -> Generator[Progress | None]:
         yield None
         return
     from rich import progress  # noqa: PLC0415
+    from rich.table import Column  # noqa: PLC0415
 
     # Nothing is read while a batch of receipts is written: what turns says that all is well.
     columns = (
         progress.SpinnerColumn("line"),
         progress.TextColumn("{task.description}"),
         progress.BarColumn(),
-        progress.DownloadColumn(),
+        progress.DownloadColumn(table_column=Column(no_wrap=True)),
         progress.TimeRemainingColumn(),
     )
     with progress.Progress(*columns, console=console, transient=True) as bars:

@@ -56,7 +56,8 @@ def reprice(
     from taximeter.pricing.repricing import Repricer, Repricing  # noqa: PLC0415
 
     repricer, repricing, failed = Repricer(catalog, sellers(settings)), Repricing(), list[str]()
-    with Ledger.open(settings.ledger_url, spool=settings.spool_dir) as ledger:
+    opened = Ledger.open_to_ask if dry_run else Ledger.open
+    with opened(settings.ledger_url, spool=settings.spool_dir) as ledger:
         made: set[str] = set()
         for page in pages(ledger, start, end):
             corrections: list[tuple[Receipt, Future[None]]] = []
@@ -163,15 +164,18 @@ def _print(repricing: Repricing, with_list: str, *, dry_run: bool) -> None:
             rows.append({name: Text(text, style="bold" if sums is total else "") for name, text in cells.items()})
         print_table(rows, right=_RIGHT, least_telling=_LEAST_TELLING, names="model")
     for reason, count in repricing.left.most_common():
-        console.print(f"{count:,} stay as they are: {reason}", style="dim", soft_wrap=True)
+        console.print(f"{count:,} stay as they are: {reason}", style="dim", soft_wrap=not console.is_terminal)
     from taximeter.pricing.repricing import Change  # noqa: PLC0415
 
     if elsewhere := repricing.changes[Change.ELSEWHERE]:
-        told = f"{elsewhere:,} are not priced by the token, or nobody says by whose prices"
-        console.print(told, style="dim", soft_wrap=True)
+        told = f"{elsewhere:,} are not paid by the token, or nobody says by whose prices or how many tokens they had"
+        console.print(told, style="dim", soft_wrap=not console.is_terminal)
     if not total.corrected:
-        console.print(f"nothing differs by {with_list}", soft_wrap=True)
+        console.print(f"nothing differs by {with_list}", soft_wrap=not console.is_terminal)
     elif dry_run:
-        console.print(f"{total.corrected:,} would be corrected; nothing was written", soft_wrap=True)
+        console.print(f"{total.corrected:,} would be corrected; nothing was written", soft_wrap=not console.is_terminal)
     else:
-        console.print(f"{total.corrected:,} corrected: each old receipt stays, with its own figure", soft_wrap=True)
+        console.print(
+            f"{total.corrected:,} corrected: each old receipt stays, with its own figure",
+            soft_wrap=not console.is_terminal,
+        )

@@ -13,7 +13,6 @@ import sys
 import time
 
 from taximeter import places
-from taximeter.errors import TaximeterError
 
 try:
     import _sqlite3 as sqlite3  # the driver alone: what Python puts around it loads calendars, and takes as long again
@@ -65,9 +64,28 @@ def statusline() -> None:
                 alone.keep(line)
         finally:
             alone.close()
-    except (sqlite3.Error, OSError, ValueError, ImportError, TaximeterError) as error:
-        line = f"taximeter: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-    sys.stdout.write(line + "\n")
+    except Exception as error:  # noqa: BLE001 - a prompt is no place for a traceback; a driver's errors are not loaded here
+        line = f"taximeter: {_what_is_wrong(error)}"
+    _say(line)
+
+
+def _what_is_wrong(error: Exception) -> str:
+    text = next(iter(str(error).splitlines()), "") or type(error).__name__
+    if isinstance(error, sqlite3.Error) and text.startswith("no such "):
+        return "this ledger is of another version; `taximeter report` says more"
+    return text
+
+
+def _say(line: str) -> None:
+    """Print it, in whatever characters there are, if anybody takes it."""
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]  # where it was closed
+        return
+    encoding = sys.stdout.encoding or "utf-8"
+    try:  # `contextlib` would take a tenth of the line to load
+        sys.stdout.write(line.encode(encoding, "replace").decode(encoding) + "\n")
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        pass
 
 
 def read_told(descriptor: int) -> Told:
@@ -216,9 +234,17 @@ class _Ledger:
             path = os.path.expanduser(rest.removeprefix("/") if separator else url)
             if not os.path.exists(path):
                 return
-            self._connection = sqlite3.connect(path, timeout=_BUSY_S)
-            self._connection.execute("PRAGMA query_only = ON")
-        self._connection.execute("BEGIN")  # one snapshot, and the file's locks once instead of for each question
+            try:
+                self._connection = _asked_alone(sqlite3.connect(path, timeout=_BUSY_S))
+            except sqlite3.OperationalError:
+                if not _stands_still(path):
+                    raise
+                from urllib.parse import quote  # noqa: PLC0415  # hardly ever
+
+                still = sqlite3.connect(f"file:{quote(os.path.abspath(path))}?immutable=1", uri=True)
+                self._connection = _asked_alone(still)
+            return
+        self._connection.execute("BEGIN")
 
     @property
     def is_there(self) -> bool:
@@ -233,6 +259,28 @@ class _Ledger:
         """Let go of it."""
         if self._connection is not None:
             self._connection.close()
+
+
+def _asked_alone(connection: Any) -> Any:
+    """The connection with one snapshot: the file's locks are taken once instead of for each question."""
+    try:
+        connection.execute("PRAGMA query_only = ON")
+        connection.execute("BEGIN")
+        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()  # here it shows whether it can be read
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _stands_still(path: str) -> bool:
+    """Whether the file is all there is, and nobody can change it here: SQLite needs no log and no locks then, which it
+    could not make either."""
+    try:
+        log_bytes = os.stat(f"{path}-wal").st_size
+    except OSError:
+        log_bytes = 0
+    return not log_bytes and not os.access(os.path.dirname(os.path.abspath(path)), os.W_OK)
 
 
 def _ledger_url() -> str:

@@ -150,7 +150,10 @@ def assign(
 @app.command()
 def rules(as_json: JsonFlag = False) -> None:
     """Show what was said and counts."""
-    with _ledger() as ledger:
+    from taximeter.ledger import Ledger  # noqa: PLC0415  # as in `receipts`
+
+    settings = Settings.load()
+    with Ledger.open_to_ask(settings.ledger_url, spool=settings.spool_dir) as ledger:
         found = ledger.task_rules()
     if as_json:
         assigned = [{"kind": kind, "name": name, "task": task} for (kind, name), task in found.assigned.items()]
@@ -165,7 +168,7 @@ def rules(as_json: JsonFlag = False) -> None:
         ended = "" if found.idle_s is None else f", which has ended after {timedelta(seconds=found.idle_s)} of silence"
         lines.append(f"each {_kind(found.each)} is a task by itself{ended}")
     for line in lines or ["nothing was said: requests belong to the tasks that they name"]:
-        out().print(line, soft_wrap=True)
+        out().print(line, soft_wrap=not out().is_terminal)
 
 
 def _ledger() -> Ledger:

@@ -90,7 +90,10 @@ def seller_of(receipt: Receipt, sellers: Mapping[str, str]) -> str | None:
     served_by = receipt.served_by
     if served_by is None:
         return None
-    return sellers.get(served_by) or (served_by if provider_known(served_by) else None)
+    if served_by in sellers:
+        return sellers[served_by]
+    # An imported one names a provider there, also one that only a list of one's own may know.
+    return served_by if receipt.source is not None or provider_known(served_by) else None
 
 
 def _says_the_same(one: Cost, other: Cost) -> bool:

@@ -47,6 +47,22 @@ def facts(report: Report) -> list[Fact]:
     ]
 
 
+def _uncounted(total: Sums) -> list[str]:
+    """How many do not know their tokens: in one line where it is the same for each bucket."""
+    counts = {group: total.tokens_of(group)[1] for group in TOKEN_GROUPS}
+    if len(set(counts.values())) == 1:
+        return (
+            [f"{_of(total.uncounted, total.receipts)} unknown counts of tokens, shown as `?`"]
+            if total.uncounted
+            else []
+        )
+    told = ((uncounted, group) for group, uncounted in counts.items() if uncounted)
+    return [
+        f"{_of(uncounted, total.receipts)} an unknown count of tokens `{group}`, shown as `?`"
+        for uncounted, group in told
+    ]
+
+
 def notes(report: Report) -> list[str]:
     """What the figures leave out, and why."""
     total = report.total
@@ -58,10 +74,7 @@ def notes(report: Report) -> list[str]:
             f"{_of(total.unpriced, total.receipts)} no known cost, and {'is' if total.unpriced == 1 else 'are'} in no"
             " amount: `taximeter receipt ID` says why"
         )
-    for group in TOKEN_GROUPS:
-        _, uncounted = total.tokens_of(group)
-        if uncounted:
-            said.append(f"{_of(uncounted, total.receipts)} an unknown count of tokens `{group}`, shown as `?`")
+    said += _uncounted(total)
     if not total.timed:
         said.append("no request was timed: logs do not tell how long an answer took, nor when its first token came")
     elif not total.first_token.of:

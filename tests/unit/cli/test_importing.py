@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from taximeter.cli.main import app
+from taximeter.ledger.liveness import WriterLocks
 from tests.unit.importers.logs import PRICES, content, transcript_line
 
 
@@ -101,3 +104,28 @@ def test_codex_and_claude_code_are_found_where_their_variables_say(
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", f"{home / 'one'}, {home / 'two'}")
     assert call() == 0
     assert "2 new calls" in capsys.readouterr().out
+
+
+def test_who_only_asks_needs_not_write(
+    home: Path, taximeter_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A ledger on a medium for reading is asked in a copy by what changes nothing; what would says that it cannot."""
+    path = transcripts(home)
+    assert call() == 0
+    path.write_bytes(path.read_bytes() + content([transcript_line("m4", out=1, request="r4")]))
+    lock = WriterLocks.opening
+
+    def only_elsewhere(self: WriterLocks) -> AbstractContextManager[None]:
+        if self._folder.is_relative_to(taximeter_home):
+            raise OSError(errno.EROFS, "Read-only file system")
+        return lock(self)
+
+    monkeypatch.setattr(WriterLocks, "opening", only_elsewhere)
+    capsys.readouterr()
+    assert call("--dry-run") == 0
+    assert "1 new call of" in capsys.readouterr().out
+    for arguments in (["task", "rules"], ["reprice", "--with", "current", "--dry-run"]):
+        assert app(arguments, standalone_mode=False) == 0
+    capsys.readouterr()
+    assert call() == 1
+    assert "Read-only" in capsys.readouterr().err

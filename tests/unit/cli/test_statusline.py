@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
+import sqlite3
 import subprocess
 import sys
 import time
@@ -12,6 +14,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -107,6 +110,61 @@ def test_a_ledger_that_is_not_there_is_a_line_too(taximeter_home: Path) -> None:
     assert done.stdout.startswith("taximeter: ")
     (taximeter_home / "taximeter.toml").write_text("ledger = ")
     assert run().returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("ledger", "words"),
+    [
+        ("postgresql://nobody@127.0.0.1:1/none", "connection"),
+        ("sqlite:///{folder}/old.sqlite", "another version"),
+        ("sqlite:///{folder}", "unable to open"),
+    ],
+)
+def test_whatever_is_wrong_is_said_in_a_line(taximeter_home: Path, ledger: str, words: str) -> None:
+    """A database that is away, tables that an older version has made, a folder: a traceback fits no prompt."""
+    with sqlite3.connect(taximeter_home / "old.sqlite") as old:
+        old.execute("CREATE TABLE receipts (number)")
+    done = run(TAXIMETER_LEDGER=ledger.format(folder=taximeter_home))
+    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
+    assert done.stdout.startswith("taximeter: ")
+    assert words in done.stdout
+
+
+def test_what_the_terminal_has_no_character_for_is_a_question_mark(taximeter_home: Path) -> None:
+    """A model's name may have any, and a line without a session is still a line."""
+    fill([a_receipt(datetime.now(UTC) - timedelta(days=9))], taximeter_home)
+    done = run(json.dumps({"model": {"display_name": "Opus ☃"}}), PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Opus ? ? today $0.00\n", "")
+
+
+@pytest.mark.parametrize("stdout", [">&-", "> /dev/full", "| true"])
+def test_a_line_that_nobody_takes_is_no_error(taximeter_home: Path, stdout: str) -> None:
+    """An editor that has gone reads no traceback."""
+    assert taximeter_home.is_dir()
+    command = f"{shlex.quote(sys.executable)} -m taximeter statusline {stdout}"
+    done = subprocess.run(["sh", "-c", command], stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_ledger_that_nobody_may_write_is_read(taximeter_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A medium for reading has room for no log and no locks: where the file stands still, none are needed."""
+    fill([a_receipt(NOW, dollars="5")], taximeter_home)
+    path = taximeter_home / "ledger.sqlite"
+    connect = sqlite3.connect
+
+    def on_a_medium(name: str, **options: Any) -> sqlite3.Connection:
+        if not options.get("uri"):
+            raise sqlite3.OperationalError("unable to open database file")
+        return connect(name, **options)
+
+    monkeypatch.setattr(statusline.sqlite3, "connect", on_a_medium)
+    with pytest.raises(sqlite3.OperationalError):
+        line()
+    monkeypatch.setattr(statusline.os, "access", lambda place, _: Path(place) != taximeter_home)
+    assert "$5.00" in statusline._line({}, None, NOW.timestamp() + 60)
+    Path(f"{path}-wal").write_bytes(b"what is not in the file yet")
+    with pytest.raises(sqlite3.OperationalError):
+        line()
 
 
 def test_the_ledger_may_be_named_elsewhere(taximeter_home: Path, tmp_path: Path) -> None:

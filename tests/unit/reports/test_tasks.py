@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from taximeter.records import Outcome, Receipt, Task, TaskVerb, TaskWord
+from taximeter.records import Outcome, Receipt, Task, TaskVerb, TaskWord, Usage
 from taximeter.reports import Question, Report, answer
 from taximeter.reports.facts import facts, notes
 from taximeter.reports.tasks import TaskState
@@ -110,6 +110,21 @@ def test_sessions_as_tasks_end_by_their_silence() -> None:
     assert [row.name for row in report.rows] == ["old", "new", None]
     assert (report.tasks.finished.n, report.tasks.ended.median) == (1, Decimal(4))
     assert report.tasks.per_success is None
+
+
+def test_unknown_tokens_are_said_once_where_nothing_of_them_is_known() -> None:
+    """Five lines that say the same would fill a narrow terminal; a bucket that is unknown by itself has a line."""
+    nothing = a_receipt(usage=Usage.unknown("nobody said"))
+    answer_alone = Usage(
+        input_fresh_tokens=1,
+        input_cache_read_tokens=0,
+        output_text_tokens=None,
+        unknown_reasons={"output_text_tokens": "x"},
+    )
+    said = [note for note in notes(ask([nothing, a_receipt()])) if "unknown count" in note]
+    assert said == ["1 of 2 requests has unknown counts of tokens, shown as `?`"]
+    said = [note for note in notes(ask([a_receipt(usage=answer_alone), a_receipt()])) if "unknown count" in note]
+    assert said == ["1 of 2 requests has an unknown count of tokens `out`, shown as `?`"]
 
 
 def test_what_failed_requests_cost_is_told_apart() -> None:
