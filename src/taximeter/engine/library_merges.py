@@ -5,11 +5,14 @@ Owns: our rules in the library's words. Refuses to know: which tokens a text may
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+from taximeter.errors import ModelFileError
 
 _Merge = Callable[[str], list[int]]
 
@@ -91,15 +94,32 @@ def composed(text: str) -> str:
 def merge_as_written(tokenizer_json: str) -> _Merge:
     """As a tokenizer.json says. Raises ValueError for what is none."""
     try:
-        machine = Tokenizer.from_str(tokenizer_json)
+        with _panics_told():
+            machine = Tokenizer.from_str(tokenizer_json)
     except Exception as error:  # the library raises bare Exception for every kind of damage
         raise ValueError(str(error)) from error
     return _merge(machine)
 
 
+@contextmanager
+def _panics_told() -> Generator[None]:
+    """What the library gives up in the middle of is no `Exception` in Python, and would pass by everybody who handles
+    those. Its words may quote the text, so they are not passed on."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ModelFileError(
+            "the rules of this model's tokenizer cannot be followed through this text",
+            hint="its tokenizer.json may be damaged, or made to do harm; use a GGUF file of the model",
+        ) from error
+
+
 def _merge(machine: Tokenizer) -> _Merge:
     # A batch of one: unlike `encode` it lets other threads run meanwhile, and it does not work out character offsets.
     def merge(text: str) -> list[int]:
-        return machine.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        with _panics_told():
+            return machine.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
     return merge

@@ -19,6 +19,7 @@ from taximeter.engine.pieces import pieces_of
 from taximeter.engine.tokenizer import Tokenizer
 from taximeter.engine.weights.vocabulary import Vocabulary
 from taximeter.errors import ModelFileError
+from tests.engine_harness import TINY_LLAMA
 from tests.unit.engine.small_vocabularies import CONTROL, UNUSED, by_score, byte_level
 
 
@@ -279,3 +280,17 @@ def test_a_merge_that_fits_nothing_changes_nothing(stray: str) -> None:
     """One of what is no token, one into what is none, and one that is no pair: the others are merged as ever."""
     vocabulary = dataclasses.replace(byte_level(), merges=("h e", stray, "l l", "he ll"))
     assert names(vocabulary, "hello") == ["hell", "o"]
+
+
+def test_rules_that_never_come_to_an_end_are_an_error(tmp_path: Path) -> None:
+    """A pattern that tries more and more ways to match makes the library give up: an ordinary error, which handlers of
+    errors see, and the next text is read."""
+    document = json.loads((TINY_LLAMA / "tokenizer.json").read_text("utf-8"))
+    pattern = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    document["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [pattern, document["pre_tokenizer"]]}
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(document))
+    tokenizer = Tokenizer.from_vocabulary(Vocabulary(kind="json", tokenizer_json=path))
+    with pytest.raises(ModelFileError, match="cannot be followed"):
+        tokenizer.encode("a" * 30 + "b", specials=False)
+    assert tokenizer.encode("cab", specials=False)
