@@ -106,7 +106,12 @@ def _imported(ledger: Ledger, planned: Plan, settings: Settings, *, dry_run: boo
             processes=min(_MOST_READERS, max(1, (os.cpu_count() or 1) - 1)),
             on_progress=progress,
         )
-        return importer.run(planned)
+        try:
+            return importer.run(planned)
+        except KeyboardInterrupt:
+            left = "nothing was written" if dry_run else "what was written stays, the next import reads the rest"
+            err().print(f"interrupted: {left}", soft_wrap=True)
+            raise
 
 
 @contextmanager

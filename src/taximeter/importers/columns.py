@@ -19,7 +19,7 @@ from taximeter.importers.instants import between_ns, stored
 from taximeter.importers.logged import LogFile, LoggedCall, usage_of
 from taximeter.importers.origins import Origins
 from taximeter.importers.rows import Row, rows_of
-from taximeter.importers.strangers import amount, count, group_name, nested, text
+from taximeter.importers.strangers import amount, count, group_name, key_name, nested, text
 from taximeter.importers.timing import reported_timing
 from taximeter.providers.metering.complaint import complaint
 from taximeter.records import Dialect, Outcome, Terms, Usage
@@ -131,7 +131,7 @@ def _call(row: Row, by: ColumnMap, origins: Origins, log: LogFile) -> LoggedCall
             task=group_name(_cell(row, place.task)),
             run=group_name(_cell(row, place.run)),
             session=group_name(_cell(row, place.session)),
-            key=group_name(_cell(row, place.key)),
+            key=key_name(_cell(row, place.key)),
             labels={label: _cell(row, column) for label, column in by.labels.items()},
             untimed=_UNTIMED,
         ),

@@ -127,6 +127,10 @@ SOURCES: Mapping[str, Source] = {
 
 REPORT = "a provider's usage or cost report holds sums, not calls: `taximeter reconcile` compares it with the ledger"
 
+BATCH = (
+    "a batch itself holds no answers: its results are another file, to be fetched from the provider once it has ended"
+)
+
 
 def source_named(name: str, map_path: Path | None) -> Source:
     """The source of that name; with a map, the table that it describes. Raises ConfigError for a map that is not
@@ -153,6 +157,8 @@ def source_of(head: bytes) -> Source | str | None:
                 return source
         if _is_report(entry):
             return REPORT
+        if _is_batch(entry):
+            return BATCH
     return None
 
 
@@ -161,6 +167,11 @@ def _is_report(entry: Mapping[str, Any]) -> bool:
     if entry.get("object") == "page" or ("has_more" in entry and "next_page" in entry):
         return True
     return "results" in entry and ("starting_at" in entry or "start_time" in entry)
+
+
+def _is_batch(entry: Mapping[str, Any]) -> bool:
+    """Whether a file says how a batch goes on."""
+    return "request_counts" in entry and ("results_url" in entry or "output_file_id" in entry)
 
 
 def _objects(head: bytes) -> Iterator[Mapping[str, Any]]:

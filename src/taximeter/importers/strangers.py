@@ -7,12 +7,19 @@ import ast
 import re
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
+from hashlib import sha256
 from typing import Any, cast
 
 from taximeter.importers.decoding import UNREADABLE, decoded
 from taximeter.records import EXACT, MOST_GROUP_NAME_CHARACTERS
 
 _HOME = re.compile(r"^(?:/home/[^/]+|/Users/[^/]+|/root|[A-Za-z]:[\\/]Users[\\/][^\\/]+)(?=[\\/]|$)")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+# What providers begin keys with, and what nobody would call one: 32 characters of three kinds, or hexadecimal digits.
+_KEY = re.compile(
+    r"(?:Bearer\s+\S+|(?:sk|pk|rk|gsk|hf|xai|pplx)[-_]\S{16,}|(?:AIza|AKIA)\S{12,}|[0-9a-f]{32,}"
+    r"|(?=\S*\d)(?=\S*[a-z])(?=\S*[A-Z])[\w\-.=+/]{32,})"
+)
 _MOST_DOLLARS = Decimal(10**9)
 _MOST_PYTHON_CHARACTERS = 1 << 20
 _PICODOLLAR = Decimal(1).scaleb(-12)
@@ -55,6 +62,16 @@ def amount(value: object) -> Decimal | None:
     if not dollars.is_finite() or not 0 <= dollars <= _MOST_DOLLARS:
         return None
     return dollars.quantize(_PICODOLLAR, context=EXACT).normalize(EXACT) if dollars else Decimal(0)
+
+
+def key_name(value: object) -> str | None:
+    """The name of a key. A key itself, should one stand there, is told apart by the beginning of its digest, and is not
+    kept."""
+    said = group_name(value)
+    if said is None or _KEY.fullmatch(said) is None:
+        return said
+    digest = said if len(said) == 64 and _DIGEST.fullmatch(said) else sha256(said.encode()).hexdigest()
+    return digest[:12]
 
 
 def count(value: object) -> int | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from taximeter.cli.main import app
+from taximeter.importers.importing import Importer
 from taximeter.ledger.liveness import WriterLocks
 from tests.unit.importers.logs import PRICES, content, transcript_line
 
@@ -129,3 +130,24 @@ def test_who_only_asks_needs_not_write(
     capsys.readouterr()
     assert call() == 1
     assert "Read-only" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"), [((), "the next import reads the rest"), (("--dry-run",), "nothing was")]
+)
+def test_who_interrupts_an_import_is_told_what_became_of_it(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    said: str,
+) -> None:
+    """It ends at once, with the code for that."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    transcripts(home)
+    monkeypatch.setattr(Importer, "run", interrupted)
+    assert call(*arguments) == 130
+    assert said in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -316,6 +317,29 @@ def test_a_count_that_a_row_does_not_have_is_unknown(desk: Desk, missing: str) -
     assert "the row does not say how many tokens" in (receipt.uncosted_reason or "")
 
 
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("ci", "ci"),
+        ("nightly-batch-evaluation-in-production", "nightly-batch-evaluation-in-production"),
+        ("8d5f6f0e-5b0a-4a5e-9d0e-6d1f0f3c2b1a", "8d5f6f0e-5b0a-4a5e-9d0e-6d1f0f3c2b1a"),
+        ("sk-proj-abcdefghijklmnopqrstuvwxyz0123456789", ""),
+        ("Bearer abc", ""),
+        ("0123456789abcdef" * 2, ""),
+        ("Ab3" * 14, ""),
+        ("0123456789abcdef" * 4, "0123456789ab"),
+    ],
+)
+def test_a_key_itself_is_never_kept(desk: Desk, said: str, kept: str) -> None:
+    """Tables of gateways of one's own have them now and then: the beginning of a digest tells them apart as well."""
+    columns = desk.folder / "map.toml"
+    columns.write_text(MAP)
+    desk.write("calls.jsonl", {"when": 1_790_000_000, "model": "g5-card", "in": 1, "out": 1, "caller": said})
+    desk.run(columns=columns)
+    (receipt,) = desk.receipts()
+    assert receipt.request.key == (kept or hashlib.sha256(said.encode()).hexdigest()[:12])
+
+
 def test_a_table_without_answers_has_none(desk: Desk) -> None:
     """Embeddings: where the map has no column for them, they are not looked for."""
     columns = desk.folder / "map.toml"
@@ -323,6 +347,16 @@ def test_a_table_without_answers_has_none(desk: Desk) -> None:
     desk.write("calls.jsonl", {"when": 1_790_000_000, "model": "g5-card", "in": 800_000})
     desk.run(columns=columns)
     assert desk.total() == 1
+
+
+def test_a_batch_whose_results_are_not_there_is_said(desk: Desk) -> None:
+    """What it costs is not zero: it is in another file."""
+    counts = {"processing": 0, "succeeded": 5, "errored": 0, "canceled": 0, "expired": 0}
+    desk.write("one.json", {"id": "msgbatch_1", "type": "message_batch", "request_counts": counts, "results_url": None})
+    desk.write("two.json", {"id": "batch_1", "object": "batch", "output_file_id": "f", "request_counts": {"total": 2}})
+    notes = desk.run().notes
+    assert [count for note, count in notes.items() if "results are another file" in note] == [2]
+    assert sum(notes.values()) == 2
 
 
 def test_a_providers_report_is_for_another_command(desk: Desk, tmp_path: Path) -> None:
