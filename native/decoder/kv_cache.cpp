@@ -25,7 +25,7 @@ KVCache::KVCache(KVFormat format, std::int64_t kv_heads, std::int64_t head_dim, 
         throw std::invalid_argument("a block holds a multiple of 16 tokens, not " + std::to_string(block_tokens));
     if (layers.size() != blocks.size() || layers.empty()) throw std::invalid_argument("each group of layers needs blocks");
     if (head_dim > kAttentionMaxDim) throw std::invalid_argument("heads are too large for attention");
-    layer_bytes_ = times(times(2 * kv_heads, kv_vector_bytes(format, head_dim)), block_tokens);
+    layer_bytes_ = times(times(times(2, kv_heads), kv_vector_bytes(format, head_dim)), block_tokens);
     for (std::size_t i = 0; i < layers.size(); ++i) {
         if (layers[i] < 1 || blocks[i] < 1) throw std::invalid_argument("a group without layers or blocks");
         KVGroup group{layers[i], blocks[i], times(layer_bytes_, layers[i]), {}};

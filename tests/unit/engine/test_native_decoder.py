@@ -356,6 +356,16 @@ def test_blocks_the_layout_cannot_have_are_refused(block_tokens: int) -> None:
         KVMemory(loaded(TINY_LLAMA)[0].config, blocks=(4,), block_tokens=block_tokens)
 
 
+@pytest.mark.parametrize("heads", [2**62, 2**40])
+@pytest.mark.parametrize("layers", [[1], [2**40]])
+def test_a_cache_of_absurd_size_is_refused(heads: int, layers: list[int]) -> None:
+    """Sizes are multiplied without going round the end of the integers, to one that might be had."""
+    from taximeter import _native  # noqa: PLC0415  # it may be missing
+
+    with pytest.raises(MemoryError):
+        _native.KVCache("bf16", heads, 2, 16, layers, [2**40])
+
+
 def test_an_empty_step_gives_no_logits() -> None:
     """Nothing to do is done."""
     model = loaded(TINY_LLAMA)[0]
