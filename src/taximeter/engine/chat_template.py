@@ -140,7 +140,7 @@ class ChatTemplate:
         tokenizer = self._tokenizer
         try:
             pieces = self._template.generate(
-                range=_range_within(_MOST_TURNS),
+                range=_range_within(_MOST_TURNS + 4 * len(messages) ** 2),  # some look back from every message
                 messages=messages,
                 add_generation_prompt=True,
                 bos_token=tokenizer.token_name(tokenizer.bos_id),

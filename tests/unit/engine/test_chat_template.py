@@ -236,6 +236,12 @@ def test_honest_work_of_a_template_is_not_held_up() -> None:
     assert text == words * 20 + "-" * 40 + "1024 1.504.5"
 
 
+def test_a_template_may_look_back_from_every_message() -> None:
+    """A thousand turns of a conversation are a million looks."""
+    source = "{% for m in messages %}{% for i in range(messages|length) %}{% endfor %}{% endfor %}."
+    assert TOKENIZER.decode(ChatTemplate(source, TOKENIZER).encode(said("x") * 1100)) == "."
+
+
 LOOK_UP = Tool(
     name="look_up",
     description="Look a word up.",
