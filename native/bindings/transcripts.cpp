@@ -3,7 +3,10 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -12,6 +15,7 @@
 
 #include "bindings/arrays.h"
 #include "bindings/module.h"
+#include "transcripts/call_names.h"
 #include "transcripts/usual_lines.h"
 #include "transcripts/whole_file.h"
 
@@ -91,49 +95,55 @@ nb::list usage_lines(const Input& buffer, size_t first, size_t end) {
     return made;
 }
 
-// A list with one object for each call from `first` on and before `end`.
-template <typename Made>
-nb::object column(const FoundFile& file, size_t first, size_t end, Made&& made) {
-    nb::object list = nb::steal(PyList_New(static_cast<Py_ssize_t>(end - first)));
-    if (!list.is_valid()) throw nb::python_error();
-    for (size_t place = first; place < end; ++place)
-        PyList_SetItem(list.ptr(), static_cast<Py_ssize_t>(place - first), made(file.calls[place]).release().ptr());
-    return list;
+// An array of its own, [rows] or [rows, columns], filled by `fill`.
+template <typename T, typename Fill>
+nb::object filled(std::initializer_list<size_t> shape, Fill&& fill) {
+    size_t count = 1;
+    for (const size_t each : shape) count *= each;
+    auto* const data = new T[std::max<size_t>(count, 1)];
+    const nb::capsule owner(data, [](void* mine) noexcept { delete[] static_cast<T*>(mine); });
+    fill(data);
+    return nb::cast(nb::ndarray<nb::numpy, T>(data, shape, owner));
 }
 
-nb::object number(int64_t value) {
-    PyObject* made = PyLong_FromLongLong(value);
-    if (made == nullptr) throw nb::python_error();
-    return nb::steal(made);
-}
-
-nb::list columns(const FoundFile& file) {
-    nb::list runs;
-    size_t first = 0;
-    for (const FoundRun& run : file.runs) {
-        const auto of_run = [&](auto&& made) { return column(file, first, run.end, made); };
-        nb::list leaves;
+nb::tuple columns(const FoundFile& file) {
+    const auto& calls = file.calls;
+    const auto digests = filled<std::uint8_t>({calls.size(), std::tuple_size_v<CallDigest>}, [&](std::uint8_t* into) {
+        for (const FoundCall& call : calls) into = std::copy(call.digest.begin(), call.digest.end(), into);
+    });
+    nb::list request_ids;
+    for (const FoundCall& call : calls) request_ids.append(text_or_none(call.request_id));
+    const auto at = filled<int64_t>({calls.size()}, [&](int64_t* into) {
+        for (const FoundCall& call : calls) *into++ = microseconds_of(call.stamp);
+    });
+    const auto leaves = filled<int64_t>({kLeaves, calls.size()}, [&](int64_t* into) {
         for (size_t leaf = 0; leaf < kLeaves; ++leaf)
-            leaves.append(of_run([&](const FoundCall& call) { return number(call.leaves[leaf]); }));
-        runs.append(nb::make_tuple(common_of(run.common), of_run([](const FoundCall& call) { return text_of(call.message_id); }),
-                                   of_run([](const FoundCall& call) { return text_or_none(call.request_id); }),
-                                   of_run([](const FoundCall& call) { return stored(call.stamp); }), leaves));
-        first = run.end;
-    }
-    return runs;
+            for (const FoundCall& call : calls) *into++ = call.leaves[leaf];
+    });
+    return nb::make_tuple(digests, request_ids, at, leaves);
 }
 
-std::vector<FoundFile> usage_calls(const std::vector<std::tuple<int, int64_t, int64_t>>& files, size_t block_bytes,
-                                   size_t most_line_bytes) {
+nb::list runs(const FoundFile& file) {
+    nb::list made;
+    for (const FoundRun& run : file.runs) made.append(nb::make_tuple(common_of(run.common), run.end));
+    return made;
+}
+
+std::vector<FoundFile> usage_calls(string_view source, const std::vector<std::tuple<nb::bytes, int64_t>>& files,
+                                   size_t block_bytes, size_t most_line_bytes, size_t began_bytes,
+                                   size_t before_last_bytes) {
     if (block_bytes == 0) refuse("blocks have at least a byte");
-    for (const auto& [descriptor, offset, size] : files)
-        if (offset < 0 || size < 0) refuse("a file begins at 0");
+    for (const auto& [path, offset] : files) {
+        if (offset < 0) refuse("a file begins at 0");
+        if (std::strlen(path.c_str()) != path.size()) refuse("a path has no zero in it");
+    }
+    const ReadingSizes sizes{block_bytes, most_line_bytes, began_bytes, before_last_bytes};
     const nb::gil_scoped_release released;
     std::vector<FoundFile> found;
     found.reserve(files.size());
+    const CallNames names(source);
     std::vector<char> room;
-    for (const auto& [descriptor, offset, size] : files)
-        found.push_back(find_usage_calls(descriptor, offset, size, block_bytes, most_line_bytes, room));
+    for (const auto& [path, offset] : files) found.push_back(find_usage_calls(names, path.c_str(), offset, sizes, room));
     return found;
 }
 
@@ -143,11 +153,21 @@ void bind_transcripts(nb::module_& m) {
     m.def("usage_lines", &usage_lines, nb::arg("buffer"), nb::arg("first"), nb::arg("end"));
     nb::class_<FoundFile>(m, "FoundFile")
         .def_ro("is_plain", &FoundFile::is_plain)
+        .def_ro("device", &FoundFile::device)
+        .def_ro("inode", &FoundFile::inode)
+        .def_ro("size", &FoundFile::size)
+        .def_ro("modified_ns", &FoundFile::modified_ns)
+        .def_prop_ro("began", [](const FoundFile& file) { return nb::bytes(file.began.data(), file.began.size()); })
+        .def_prop_ro("before_last",
+                     [](const FoundFile& file) { return nb::bytes(file.before_last.data(), file.before_last.size()); })
         .def_ro("read_bytes", &FoundFile::read_bytes)
+        .def_ro("begin", &FoundFile::begin)
         .def_ro("end", &FoundFile::end)
         .def_ro("last_begin", &FoundFile::last_begin)
-        .def("columns", &columns);
-    m.def("usage_calls", &usage_calls, nb::arg("files"), nb::arg("block_bytes"), nb::arg("most_line_bytes"));
+        .def("columns", &columns)
+        .def("runs", &runs);
+    m.def("usage_calls", &usage_calls, nb::arg("source"), nb::arg("files"), nb::arg("block_bytes"),
+          nb::arg("most_line_bytes"), nb::arg("began_bytes"), nb::arg("before_last_bytes"));
 }
 
 }  // namespace taximeter

@@ -1,5 +1,7 @@
 #include "sqlite_rows/sqlite_rows.h"
 
+#include <cstring>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <string>
@@ -92,18 +94,35 @@ int next(sqlite3_vtab_cursor* cursor) {
     return SQLITE_OK;
 }
 
-int is_over(sqlite3_vtab_cursor* cursor) { return of(cursor)->at >= of(cursor)->rows->size(); }
+int is_over(sqlite3_vtab_cursor* cursor) { return of(cursor)->at >= of(cursor)->rows->count; }
 
-int column(sqlite3_vtab_cursor* cursor, sqlite3_context* context, int column) {
-    const Cursor* const mine = of(cursor);
-    if (column < 0 || static_cast<std::size_t>(column) >= mine->rows->columns) return SQLITE_OK;  // there is nothing
-    const RowValue& value = mine->rows->values[mine->at * mine->rows->columns + static_cast<std::size_t>(column)];
+void give(sqlite3_context* context, const RowValue& value) {
     switch (value.kind) {
         case RowValue::Kind::kNothing: break;
         case RowValue::Kind::kNumber: sqlite3_result_int64(context, value.number); break;
         case RowValue::Kind::kText:
             sqlite3_result_text(context, value.text, static_cast<int>(value.number), SQLITE_STATIC);
     }
+}
+
+// What a column has for the row `at`.
+struct Giving {
+    sqlite3_context* context;
+    std::size_t at;
+
+    void operator()(const OneForAll& column) const { give(context, column.value); }
+    void operator()(const Numbers& column) const { sqlite3_result_int64(context, column.values[at]); }
+    void operator()(const Texts& column) const {
+        const char* const text = column.bytes.data() + at * column.width;
+        sqlite3_result_text(context, text, static_cast<int>(::strnlen(text, column.width)), SQLITE_STATIC);
+    }
+    void operator()(const Values& column) const { give(context, column.values[at]); }
+};
+
+int column(sqlite3_vtab_cursor* cursor, sqlite3_context* context, int column) {
+    const Cursor* const mine = of(cursor);
+    if (column < 0 || static_cast<std::size_t>(column) >= mine->rows->columns.size()) return SQLITE_OK;  // there is nothing
+    std::visit(Giving{context, mine->at}, mine->rows->columns[static_cast<std::size_t>(column)]);
     return SQLITE_OK;
 }
 

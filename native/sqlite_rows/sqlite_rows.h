@@ -6,35 +6,48 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <variant>
 #include <vector>
 
 namespace taximeter {
 
 constexpr std::size_t kMostRowColumns = 100;
 
-// A text of `size` bytes, which somebody else keeps; a number, or nothing.
+// A text of `number` bytes, which somebody else keeps; a number, or nothing.
 struct RowValue {
     enum class Kind : std::uint8_t { kNothing, kNumber, kText };
 
-    std::int64_t number = 0;  // or how many bytes the text has
+    std::int64_t number = 0;
     const char* text = nullptr;
     Kind kind = Kind::kNothing;
 };
 
-// `values` are row after row.
-struct Rows {
-    std::size_t columns = 0;
+// What one column has for each row: one of these.
+struct OneForAll {
+    RowValue value;
+};
+struct Numbers {
+    std::vector<std::int64_t> values;
+};
+struct Texts {  // of up to `width` bytes each, the rest of which are zeros
+    std::size_t width = 0;
+    std::vector<char> bytes;
+};
+struct Values {
     std::vector<RowValue> values;
+};
+using RowColumn = std::variant<OneForAll, Numbers, Texts, Values>;
 
-    std::size_t size() const { return columns == 0 ? 0 : values.size() / columns; }
+struct Rows {
+    std::size_t count = 0;
+    std::vector<RowColumn> columns;
 };
 
 // What SQLite calls with each new connection to make `taximeter_rows` known there, once it was told to: see
 // `sqlite3_auto_extension`. The table of no handle, 0, is empty.
 void* entry_of_rows();
 
-// Until it is gone, `taximeter_rows` of its handle gives these rows. What texts lie in has to stay for as long.
+// Until it is gone, `taximeter_rows` of its handle gives these rows. What texts of values lie in has to stay for as long.
 class OfferedRows {
   public:
     explicit OfferedRows(Rows rows);

@@ -1,6 +1,7 @@
 #include "transcripts/usual_lines.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "tokenizer/texts.h"
@@ -287,6 +288,19 @@ bool are_of_one_call(const FoundLine& one, const FoundLine& other) {
 }
 
 }  // namespace
+
+int64_t microseconds_of(string_view stamp) {
+    using namespace std::chrono;
+    const auto number = [&](std::size_t place, std::size_t digits) {
+        int made = 0;
+        for (std::size_t at = place; at < place + digits; ++at) made = 10 * made + (stamp[at] - '0');
+        return made;
+    };
+    const sys_days day = year(number(0, 4)) / month(static_cast<unsigned>(number(5, 2))) /
+                         std::chrono::day(static_cast<unsigned>(number(8, 2)));
+    const auto since = day.time_since_epoch() + hours(number(11, 2)) + minutes(number(14, 2)) + seconds(number(17, 2));
+    return microseconds(since + milliseconds(number(20, 3))).count();
+}
 
 std::vector<FoundLine> find_usage_lines(string_view lines) {
     std::vector<FoundLine> all;

@@ -44,6 +44,9 @@ struct FoundLine {
     CommonFields common;
 };
 
+// A stamp's microseconds since 1970.
+std::int64_t microseconds_of(std::string_view stamp);
+
 // Whole lines, each with its end: those that hold "usage" and are unusual, or say how many tokens a call took.
 std::vector<FoundLine> find_usage_lines(std::string_view lines);
 

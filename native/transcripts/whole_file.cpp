@@ -5,6 +5,8 @@
 #include <cstring>
 #include <unordered_set>
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace taximeter {
@@ -65,7 +67,7 @@ bool add(FoundFile& file, const FoundLine& line, int64_t block_begin) {
         file.runs.push_back({kept(file.texts, line.common), file.calls.size()});
     }
     file.calls.push_back({file.texts.kept(line.stamp), file.texts.kept(line.message_id), kept(file.texts, line.request_id),
-                          line.leaves});
+                          line.leaves, {}});
     file.runs.back().end = file.calls.size();
     file.last_begin = block_begin + static_cast<int64_t>(line.begin);
     return true;
@@ -82,12 +84,34 @@ bool is_blank(string_view text) {
     return text.find_first_not_of(" \t\n\r\v\f") == string_view::npos;
 }
 
+// An open file, or -1.
+class Descriptor {
+  public:
+    explicit Descriptor(const char* path) : number_(::open(path, O_RDONLY | O_CLOEXEC)) {}
+    ~Descriptor() {
+        if (number_ >= 0) ::close(number_);
+    }
+    Descriptor(const Descriptor&) = delete;
+    Descriptor& operator=(const Descriptor&) = delete;
+
+    operator int() const { return number_; }
+
+  private:
+    int number_;
+};
+
 // How many bytes came; fewer than were asked for where the file ends, and -1 where it cannot be read.
 int64_t read_at(int descriptor, char* into, size_t count, int64_t at) {
     for (;;) {
         const ssize_t came = ::pread(descriptor, into, count, static_cast<off_t>(at));
         if (came >= 0 || errno != EINTR) return static_cast<int64_t>(came);
     }
+}
+
+// False where the file ends before, or cannot be read.
+bool read_whole(int descriptor, int64_t at, int64_t count, std::string& into) {
+    into.resize(static_cast<size_t>(count));
+    return read_at(descriptor, into.data(), into.size(), at) == count;
 }
 
 }  // namespace
@@ -107,16 +131,23 @@ string_view TextStore::kept(string_view text) {
     return own;
 }
 
-FoundFile find_usage_calls(int descriptor, int64_t offset, int64_t size, size_t block_bytes, size_t most_line_bytes,
+FoundFile find_usage_calls(const CallNames& names, const char* path, int64_t offset, const ReadingSizes& sizes,
                            std::vector<char>& room) {
     FoundFile file;
-    file.end = offset;
+    const Descriptor descriptor(path);
+    struct stat status;
+    if (descriptor < 0 || ::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) return file;
+    file.device = static_cast<int64_t>(status.st_dev);
+    file.inode = static_cast<int64_t>(status.st_ino);
+    file.size = static_cast<int64_t>(status.st_size);
+    file.modified_ns = static_cast<int64_t>(status.st_mtim.tv_sec) * 1'000'000'000 + status.st_mtim.tv_nsec;
+    file.begin = file.end = offset;
     file.last_begin = -1;
     size_t held = 0;  // bytes of a line that goes on, at the room's beginning
-    while (file.end + static_cast<int64_t>(held) < size) {
-        if (room.size() - held < block_bytes) room.resize(held + std::max(block_bytes, held));
+    while (file.end + static_cast<int64_t>(held) < file.size) {
+        if (room.size() - held < sizes.block) room.resize(held + std::max(sizes.block, held));
         const int64_t begin = file.end, at = begin + static_cast<int64_t>(held);
-        const auto wanted = std::min(static_cast<int64_t>(block_bytes), size - at);
+        const auto wanted = std::min(static_cast<int64_t>(sizes.block), file.size - at);
         const int64_t count = read_at(descriptor, room.data() + held, static_cast<size_t>(wanted), at);
         if (count < 0) return file;
         if (count == 0) break;
@@ -126,7 +157,7 @@ FoundFile find_usage_calls(int descriptor, int64_t offset, int64_t size, size_t 
         const size_t whole = last == string_view::npos ? 0 : held + last + 1;
         held += static_cast<size_t>(count);
         if (whole == 0) {
-            if (held > most_line_bytes) return file;
+            if (held > sizes.most_line) return file;
             continue;
         }
         for (const FoundLine& line : find_usage_lines({room.data(), whole}))
@@ -136,7 +167,11 @@ FoundFile find_usage_calls(int descriptor, int64_t offset, int64_t size, size_t 
         file.end = begin + static_cast<int64_t>(whole);
     }
     if (file.last_begin < 0) file.last_begin = file.end;
-    file.is_plain = is_blank({room.data(), held}) && has_each_message_once(file);
+    if (!is_blank({room.data(), held}) || !has_each_message_once(file)) return file;
+    const int64_t before_last = std::min(static_cast<int64_t>(sizes.before_last), file.last_begin);
+    file.is_plain = read_whole(descriptor, 0, std::min(static_cast<int64_t>(sizes.began), file.size), file.began) &&
+                    read_whole(descriptor, file.last_begin - before_last, before_last, file.before_last);
+    for (FoundCall& call : file.calls) call.digest = names.of_message(call.message_id, call.request_id);
     return file;
 }
 

@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "transcripts/call_names.h"
 #include "transcripts/usual_lines.h"
 
 namespace taximeter {
@@ -33,6 +35,7 @@ struct FoundCall {
     std::string_view message_id;
     std::optional<std::string_view> request_id;
     std::array<std::int64_t, kLeaves> leaves{};
+    CallDigest digest{};  // by which the call is known, once all of the file was read
 };
 
 // Calls one behind the other that have `common`, and before which place in `FoundFile::calls` they end.
@@ -45,18 +48,28 @@ struct FoundFile {
     // Whether that is all there is to say: whole lines only, of which those with the mark in them are usual, no message
     // in two places, and nothing that went wrong. Otherwise the rest means nothing.
     bool is_plain = false;
+    std::int64_t device = 0, inode = 0, size = 0, modified_ns = 0;  // as they were when it was opened
     std::int64_t read_bytes = 0;
+    std::int64_t begin = 0;       // where it was read on
     std::int64_t end = 0;         // behind the last line
     std::int64_t last_begin = 0;  // where the lines of the last call begin; `end` where there is no call
+    std::string began;            // the first bytes of the file
+    std::string before_last;      // the last bytes before `last_begin`
     std::vector<FoundCall> calls;
     std::vector<FoundRun> runs;
     TextStore texts;
 };
 
-// The file `descriptor` from `offset` on to `size`, where it ended when that was asked for. It is read in blocks of
-// `block_bytes` into `room`, which grows with its lines; one of more than `most_line_bytes` is not plain. Does not move the
-// file's own place.
-FoundFile find_usage_calls(int descriptor, std::int64_t offset, std::int64_t size, std::size_t block_bytes,
-                           std::size_t most_line_bytes, std::vector<char>& room);
+struct ReadingSizes {
+    std::size_t block = 0;        // bytes that are read at a time
+    std::size_t most_line = 0;    // a file with a longer line is not plain
+    std::size_t began = 0;        // of `FoundFile::began`
+    std::size_t before_last = 0;  // of `FoundFile::before_last`
+};
+
+// The file at `path` from `offset` on to where it ends as it is opened, read into `room`, which grows with its lines. Calls
+// are named by `names`.
+FoundFile find_usage_calls(const CallNames& names, const char* path, std::int64_t offset, const ReadingSizes& sizes,
+                           std::vector<char>& room);
 
 }  // namespace taximeter

@@ -165,9 +165,10 @@ def sqlite_rows_entry() -> int:
 class ColumnRows:
     """Rows that SQLite can select from `taximeter_rows(handle)`, for as long as this lives."""
 
-    def __init__(self, numbers: tuple[int, ...], columns: list[list[tuple[object, int]]]) -> None:
-        """In the order of `numbers`, which follow one on the other. A piece of a column is a tuple of texts, whole
-        numbers and None, or one of these, and for how many rows that is."""
+    def __init__(self, numbers: npt.NDArray[np.int64], columns: list[list[tuple[object, int]]]) -> None:
+        """In the order of `numbers`, which follow one on the other. A piece of a column is an array of int64, one of
+        texts in bytes of uint8 [rows, width] that end with zeros, a tuple of texts, whole numbers and None, or one of
+        these, and for how many rows that is. What lies in arrays is copied."""
 
     @property
     def handle(self) -> int: ...
@@ -178,27 +179,48 @@ class FoundFile:
     @property
     def is_plain(self) -> bool: ...
     @property
+    def device(self) -> int: ...
+    @property
+    def inode(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def modified_ns(self) -> int: ...
+    @property
+    def began(self) -> bytes: ...
+    @property
+    def before_last(self) -> bytes: ...
+    @property
     def read_bytes(self) -> int: ...
+    @property
+    def begin(self) -> int: ...
     @property
     def end(self) -> int: ...
     @property
     def last_begin(self) -> int: ...
     def columns(
         self,
-    ) -> list[
-        tuple[
-            tuple[str | None, str | None, str | None, str | None, bool, str, str | None, str | None, str | None],
-            list[str],
-            list[str | None],
-            list[str],
-            list[list[int]],
-        ]
-    ]:
-        """For calls one behind the other that have it in common: a `usual_lines.Common`. Then the messages' ids, the
-        requests', the instants as `instants.stored` has them, and a column for each of the leaves."""
+    ) -> tuple[npt.NDArray[np.uint8], list[str | None], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Of each call: what its ids end with [calls, 22], the request's id, the instant in microseconds since 1970,
+        and the leaves [leaves, calls]."""
 
-def usage_calls(files: list[tuple[int, int, int]], block_bytes: int, most_line_bytes: int) -> list[FoundFile]:
-    """Files by their descriptors, from an offset on to a size, without Python's lock."""
+    def runs(
+        self,
+    ) -> list[
+        tuple[tuple[str | None, str | None, str | None, str | None, bool, str, str | None, str | None, str | None], int]
+    ]:
+        """For calls one behind the other that have it in common: a `usual_lines.Common`, and before which place they
+        end."""
+
+def usage_calls(
+    source: str,
+    files: list[tuple[bytes, int]],
+    block_bytes: int,
+    most_line_bytes: int,
+    began_bytes: int,
+    before_last_bytes: int,
+) -> list[FoundFile]:
+    """Files of a source by their paths, from an offset on, without Python's lock. See `importers.usual_lines`."""
 
 def usage_lines(
     buffer: bytearray, first: int, end: int

@@ -9,48 +9,60 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from hashlib import blake2b
 from itertools import chain
-from typing import TypeVar
 
 import msgspec
+import numpy as np
 
 from taximeter.importers.logged import LoggedCall, Origin
+from taximeter.ledger.calls import (
+    Counts,
+    Instants,
+    Names,
+    Places,
+    chosen,
+    instants_of,
+    names_of,
+    stored_instants,
+    texts_of,
+)
 from taximeter.records import Terms
 
 _ID_BYTES = 11  # 88 bits: of ten million calls, two have the same in one of 10^12 ledgers
-
-_T = TypeVar("_T")
 
 
 class Alike(msgspec.Struct):
     """At least one call of one origin, one model, the same terms, and no cost for the same reason, if it has none: what
     else is known of them are these columns.
 
-    `digests` name them, `at` is as in a `LoggedCall`, and so is `reported`, which is None where no call has such a
-    figure. `leaves` is a column for each of `plain.LEAVES`.
+    `digests` name them, and `at` is when each was made. `leaves` has a row for each of `plain.LEAVES`. `reported` is as
+    in a `LoggedCall`, and None where no call has such a figure.
     """
 
     origin: Origin
     model: str
     terms: Terms | None
     uncosted: str | None
-    digests: list[str]
-    at: list[str]
-    leaves: Sequence[Sequence[int]]
+    digests: Names
+    at: Instants
+    leaves: Counts
     request_ids: list[str | None]
     reported: list[Decimal | None] | None
 
-    def part(self, places: Sequence[int]) -> Alike:
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def part(self, places: Places) -> Alike:
         """Those at `places`."""
         return Alike(
             self.origin,
             self.model,
             self.terms,
             self.uncosted,
-            [self.digests[place] for place in places],
-            [self.at[place] for place in places],
-            [[column[place] for place in places] for column in self.leaves],
-            [self.request_ids[place] for place in places],
-            None if self.reported is None else [self.reported[place] for place in places],
+            self.digests[places],
+            self.at[places],
+            np.take(self.leaves, places, axis=1),
+            chosen(places, self.request_ids),
+            None if self.reported is None else chosen(places, self.reported),
         )
 
     @classmethod
@@ -64,10 +76,10 @@ class Alike(msgspec.Struct):
             first.model,
             first.terms,
             first.uncosted,
-            _joined([each.digests for each in several]),
-            _joined([each.at for each in several]),
-            [_joined(columns) for columns in zip(*(each.leaves for each in several), strict=True)],
-            _joined([each.request_ids for each in several]),
+            np.concatenate([each.digests for each in several]),
+            np.concatenate([each.at for each in several]),
+            np.concatenate([each.leaves for each in several], axis=1),
+            list(chain.from_iterable(each.request_ids for each in several)),
             None,
         )
 
@@ -75,19 +87,15 @@ class Alike(msgspec.Struct):
         """One of them, without its identity."""
         return LoggedCall(
             "",
-            self.at[place],
+            texts_of(stored_instants(self.at[place : place + 1]))[0],
             self.origin,
             self.model,
-            tuple([column[place] for column in self.leaves]),
+            tuple(self.leaves[:, place].tolist()),
             terms=self.terms,
             reported=None if self.reported is None else self.reported[place],
             request_id=self.request_ids[place],
             uncosted=self.uncosted,
         )
-
-
-def _joined(columns: Iterable[Sequence[_T]]) -> list[_T]:
-    return list(chain.from_iterable(columns))
 
 
 def sorted_out(calls: Iterable[LoggedCall]) -> tuple[list[Alike], list[LoggedCall]]:
@@ -117,9 +125,9 @@ def _alike(calls: Sequence[LoggedCall]) -> Alike:
         first.model,
         first.terms,
         first.uncosted,
-        digests(first.origin.source, [call.identity for call in calls]),
-        [call.at for call in calls],
-        list(zip(*[call.leaves or () for call in calls], strict=True)),
+        names_of(digests(first.origin.source, [call.identity for call in calls])),
+        instants_of([call.at for call in calls]),
+        np.array([call.leaves for call in calls], dtype=np.int64).T.copy(),
         [call.request_id for call in calls],
         None if reported.count(None) == len(reported) else reported,
     )

@@ -7,10 +7,11 @@ calls share. Refuses to know: where calls come from, and what the ledger has alr
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
 from dataclasses import replace as with_fields
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import cast
 
+import numpy as np
 from msgspec.structs import replace
 
 from taximeter.dataclass import dataclass
@@ -19,7 +20,8 @@ from taximeter.importers.alike import Alike, call_digest
 from taximeter.importers.instants import instant_of, text_of
 from taximeter.importers.logged import LoggedCall, Origin
 from taximeter.importers.once import Entry
-from taximeter.ledger import Calls, Form
+from taximeter.ledger import Form
+from taximeter.ledger.calls import Calls, Counts, texts_of
 from taximeter.ledger.forms import NO_PRICE
 from taximeter.pricing.catalog import Catalog
 from taximeter.pricing.tariff import PublishedTariff
@@ -30,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 _NAMELESS = ""  # what a prototype's ids end with
 _MOST_KEPT = 50_000
-_FOR_EVER = "~"  # behind every digit
+_EVER, _FOR_EVER = np.datetime64("0000-01-01", "us"), np.datetime64("10000-01-01", "us")
 _INPUTS = len(INPUTS)
 _UNKNOWN_WRITES = LEAVES.index("input_cache_write_unknown_tokens")
 
@@ -41,9 +43,9 @@ class _Shape:
     a receipt of its own; `unpriced` are the places of leaves that the form has no rate for."""
 
     form: Form | None
-    unpriced: tuple[int, ...]
-    begin: str
-    end: str
+    unpriced: list[int]
+    begin: np.datetime64
+    end: np.datetime64
 
 
 @dataclass(slots=True)
@@ -52,8 +54,8 @@ class _Kind:
     whether it wrote to a cache for nobody knows how long. That is priced by assumption, and a form of such a call says
     so."""
 
-    thresholds: tuple[int, ...]
-    shapes: dict[tuple[int, bool], list[_Shape]]
+    thresholds: Counts
+    shapes: dict[tuple[int, int], list[_Shape]]
 
 
 class Books:
@@ -73,20 +75,15 @@ class Books:
     def entries(self, alike: Alike) -> list[Entry]:
         """The same for calls that are alike."""
         kind = self._kind(alike)
-        longer = [0] * len(alike.at)
-        if kind.thresholds:
-            longer = [
-                bisect_left(kind.thresholds, count) for count in map(sum, zip(*alike.leaves[:_INPUTS], strict=True))
-            ]
-        unknown_writes = [count > 0 for count in alike.leaves[_UNKNOWN_WRITES]]
-        first = (longer[0], unknown_writes[0])
-        if longer.count(first[0]) == unknown_writes.count(first[1]) == len(longer):
-            return self._at_the_same_rates(kind, first, alike)
-        keys = list(zip(longer, unknown_writes, strict=True))
+        inputs = alike.leaves[:_INPUTS].sum(axis=0)
+        exceeded = cast("Counts", np.searchsorted(kind.thresholds, inputs))
+        rates = 2 * exceeded + (alike.leaves[_UNKNOWN_WRITES] > 0)
         entries: list[Entry] = []
-        for key in dict.fromkeys(keys):
-            some = alike.part([place for place, each in enumerate(keys) if each == key])
-            entries += self._at_the_same_rates(kind, key, some)
+        # Which of them is first says how the calls go on being in the order of the log.
+        for key in dict.fromkeys(rates.tolist()):
+            places = np.flatnonzero(rates == key)
+            some = alike if len(places) == len(alike) else alike.part(places)
+            entries += self._at_the_same_rates(kind, divmod(key, 2), some)
         return entries
 
     def _kind(self, alike: Alike) -> _Kind:
@@ -99,35 +96,34 @@ class Books:
         if kind is None:
             if len(self._kinds) >= _MOST_KEPT:
                 self._kinds.clear()
-            kind = self._kinds[key] = _Kind(self._thresholds(alike.call(0)), {})
+            kind = self._kinds[key] = _Kind(np.array(self._thresholds(alike.call(0)), dtype=np.int64), {})
         return kind
 
-    def _at_the_same_rates(self, kind: _Kind, key: tuple[int, bool], alike: Alike) -> list[Entry]:
+    def _at_the_same_rates(self, kind: _Kind, key: tuple[int, int], alike: Alike) -> list[Entry]:
         """Entries of calls that differ in when they were made, and how that changes prices."""
-        earliest = min(alike.at)
+        earliest = alike.at.min()
         shapes = kind.shapes.setdefault(key, [])
         for shape in shapes:
             if shape.begin <= earliest < shape.end:
                 break
         else:
-            shape = self._shape(alike.call(alike.at.index(earliest)))
+            shape = self._shape(alike.call(int(alike.at.argmin())))
             shapes.append(shape)
-        if max(alike.at) >= shape.end:
-            is_later = [at >= shape.end for at in alike.at]
-            then = alike.part([place for place, later in enumerate(is_later) if not later])
-            later = alike.part([place for place, later in enumerate(is_later) if later])
+        is_later = alike.at >= shape.end
+        if is_later.any():
+            then, later = alike.part(np.flatnonzero(~is_later)), alike.part(np.flatnonzero(is_later))
             return [*self._at_the_same_rates(kind, key, then), *self._at_the_same_rates(kind, key, later)]
         form = None if shape.form is None else _belonging(shape.form, alike.origin)
         if form is None:
             return self._receipts(alike)
-        odd = sorted({place for leaf in shape.unpriced for place, count in enumerate(alike.leaves[leaf]) if count})
-        if not odd:
+        is_odd = alike.leaves[shape.unpriced].any(axis=0)
+        if not is_odd.any():
             return [_calls(form, alike)]
-        others = sorted(set(range(len(alike.at))) - set(odd))
-        return [*self._receipts(alike.part(odd)), *([_calls(form, alike.part(others))] if others else [])]
+        odd, others = np.flatnonzero(is_odd), np.flatnonzero(~is_odd)
+        return [*self._receipts(alike.part(odd)), *([_calls(form, alike.part(others))] if len(others) else [])]
 
     def _receipts(self, alike: Alike) -> list[Entry]:
-        return [self._receipt(alike.call(place), digest) for place, digest in enumerate(alike.digests)]
+        return [self._receipt(alike.call(place), digest) for place, digest in enumerate(texts_of(alike.digests))]
 
     def _receipt(self, call: LoggedCall, digest: str) -> Receipt:
         """The whole receipt of a call."""
@@ -214,14 +210,15 @@ class Books:
         """What calls like this one share, and when."""
         prices = self._plain_prices(call)
         if isinstance(prices, PriceList):
-            begin = "" if prices.valid_from is None else text_of(prices.valid_from)
-            end = _FOR_EVER if prices.valid_until is None else text_of(prices.valid_until)
+            begin = _EVER if prices.valid_from is None else _instant(prices.valid_from)
+            end = _FOR_EVER if prices.valid_until is None else _instant(prices.valid_until)
         else:  # on another day there may be a price
-            begin, end = call.at[:10], f"{call.at[:10]}~"
+            begin = np.datetime64(call.at[:10], "us")
+            end = begin + np.timedelta64(1, "D")
         form = self._form(call, prices)
-        unpriced: tuple[int, ...] = ()
+        unpriced: list[int] = []
         if form is not None and form.rates is not None:
-            unpriced = tuple(place for place, rate in enumerate(form.rates) if rate == NO_PRICE)
+            unpriced = [place for place, rate in enumerate(form.rates) if rate == NO_PRICE]
         return _Shape(form, unpriced, begin, end)
 
     def _form(self, call: LoggedCall, prices: PriceList | str | None) -> Form | None:
@@ -288,11 +285,15 @@ def _belonging(form: Form, origin: Origin) -> Form | None:
         return None
 
 
+def _instant(at: datetime) -> np.datetime64:
+    return np.datetime64(text_of(at), "us")
+
+
 def _calls(form: Form, alike: Alike) -> Calls:
     return Calls(
         form=form,
-        ids=[f"rcpt_{digest}" for digest in alike.digests],
-        request_ids=[f"req_{digest}" for digest in alike.digests],
+        ids=np.strings.add(b"rcpt_", alike.digests),
+        request_ids=np.strings.add(b"req_", alike.digests),
         received_at=alike.at,
         closed_at=alike.at,
         tokens=alike.leaves,

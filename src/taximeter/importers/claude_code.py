@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from taximeter.importers.alike import Alike, digests
+from taximeter.importers.alike import Alike
 from taximeter.importers.decoding import UNREADABLE, decoded
 from taximeter.importers.instants import stored
 from taximeter.importers.lines import blocks
@@ -94,23 +94,28 @@ def read(log: LogFile) -> Iterator[LoggedCall]:
 def read_whole(path: Path, memory: str, found: FoundFile) -> tuple[list[Alike], str]:
     """The same of a transcript that native code went through by itself, and what to remember of it."""
     origins = _OriginsOfAFile(path, memory)
+    named, request_ids, at, leaves = found.columns()
+    digests, instants = named.view(f"S{named.shape[1]}").ravel(), at.view("datetime64[us]")
     together: defaultdict[tuple[int, str, int], list[Alike]] = defaultdict(list)
-    for common, message_ids, request_ids, at, leaves in found.columns():
+    begin = 0
+    for common, end in found.runs():
         session, folder, branch, agent, sidechain, model, tier, speed, geography = common
         line = _Line(session_id=session, cwd=folder, git_branch=branch, agent_id=agent, is_sidechain=sidechain)
         origin, terms = origins.of(line), _terms(tier, speed, geography)
-        alike = Alike(
-            origin,
-            model,
-            terms,
-            uncosted=None,
-            digests=digests(NAME, map(_name, message_ids, request_ids)),
-            at=at,
-            leaves=leaves,
-            request_ids=request_ids,
-            reported=None,
+        together[id(origin), model, id(terms)].append(
+            Alike(
+                origin,
+                model,
+                terms,
+                uncosted=None,
+                digests=digests[begin:end],
+                at=instants[begin:end],
+                leaves=leaves[:, begin:end],
+                request_ids=request_ids[begin:end],
+                reported=None,
+            )
         )
-        together[id(origin), model, id(terms)].append(alike)
+        begin = end
     return list(map(Alike.joined, together.values())), origins.project or ""
 
 

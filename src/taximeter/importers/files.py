@@ -11,14 +11,15 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from stat import S_ISREG
 from typing import BinaryIO
 
 import msgspec
 
 from taximeter.importers.packed import SUFFIXES
 
-_BEGINNING_BYTES = 4_096
-_END_BYTES = 512
+BEGINNING_BYTES, END_BYTES = 4_096, 512
+"""Of a file, by which it is known again."""
 
 
 class FileState(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -63,17 +64,21 @@ _decode = msgspec.json.Decoder(FileState).decode
 def walk(paths: Iterable[Path], suffixes: tuple[str, ...], notes: Counter[str]) -> list[tuple[Path, os.stat_result]]:
     """Every file at `paths`, and in those that are folders each whose name ends so, packed or not, the oldest first. A
     file that is found twice, under two names even, comes once. What cannot be read is noted."""
-    found: dict[tuple[int, int], tuple[Path, os.stat_result]] = {}
+    found: dict[tuple[int, int], tuple[str, os.stat_result]] = {}
     for path in paths:
-        for each in _files_in(path, suffixes, notes) if path.is_dir() else [path]:
+        is_folder = path.is_dir()
+        for each in _names_in(path, suffixes, notes) if is_folder else [str(path)]:
             try:
-                status = each.stat()
+                status = os.stat(each)  # noqa: PTH116 - a path for each of ten thousand takes as long as asking
             except OSError as error:
-                notes[f"a file cannot be read: {why(error)}"] += 1
+                if not (is_folder and isinstance(error, FileNotFoundError)):  # a link to nothing is no file
+                    notes[f"a file cannot be read: {why(error)}"] += 1
                 continue
-            found.setdefault((status.st_dev, status.st_ino), (each, status))
+            if not is_folder or S_ISREG(status.st_mode):  # a pipe would never end
+                found.setdefault((status.st_dev, status.st_ino), (each, status))
     # The older is the original where one file is the copy of another, and goes on.
-    return sorted(found.values(), key=lambda each: (each[1].st_mtime_ns, str(each[0])))
+    in_order = sorted(found.values(), key=lambda each: (each[1].st_mtime_ns, each[0]))
+    return [(Path(name), status) for name, status in in_order]
 
 
 def reading_offset(state: FileState | None, file: BinaryIO, size: int, edition: str) -> int:
@@ -87,9 +92,14 @@ def reading_offset(state: FileState | None, file: BinaryIO, size: int, edition: 
 def digest(file: BinaryIO, offset: int) -> str:
     """Of the first bytes of what lies before `offset`, and of its last ones."""
     file.seek(0)
-    begins = file.read(min(_BEGINNING_BYTES, offset))
-    file.seek(max(0, offset - _END_BYTES))
-    return hashlib.sha256(begins + file.read(min(_END_BYTES, offset))).hexdigest()[:32]
+    begins = file.read(min(BEGINNING_BYTES, offset))
+    file.seek(max(0, offset - END_BYTES))
+    return digest_of(begins, file.read(min(END_BYTES, offset)), offset)
+
+
+def digest_of(began: bytes, before: bytes, offset: int) -> str:
+    """The same of the first bytes of a file, and those before `offset`."""
+    return hashlib.sha256(began[:offset] + before).hexdigest()[:32]
 
 
 def why(error: OSError) -> str:
@@ -97,7 +107,7 @@ def why(error: OSError) -> str:
     return (error.strerror or type(error).__name__).lower()
 
 
-def _files_in(folder: Path, suffixes: tuple[str, ...], notes: Counter[str]) -> Iterator[Path]:
+def _names_in(folder: Path, suffixes: tuple[str, ...], notes: Counter[str]) -> Iterator[str]:
     """The files in a folder and in those below it, links to folders too: each once, wherever links lead."""
 
     def unreadable(error: OSError) -> None:
@@ -115,10 +125,11 @@ def _files_in(folder: Path, suffixes: tuple[str, ...], notes: Counter[str]) -> I
             continue
         seen.add((status.st_dev, status.st_ino))
         folders.sort()
-        for name in names:
-            path = Path(place, name)
-            if unpacked_name(name).endswith(suffixes) and path.is_file():  # a pipe would never end
-                yield path
+        yield from (
+            os.path.join(place, name)  # noqa: PTH118 - as above
+            for name in names
+            if unpacked_name(name).endswith(suffixes)
+        )
 
 
 def unpacked_name(name: str) -> str:

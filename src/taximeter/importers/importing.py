@@ -12,11 +12,15 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
 
 from taximeter.collecting import without_collecting
 from taximeter.dataclass import dataclass
@@ -30,15 +34,17 @@ from taximeter.importers.pieces import Piece, Task
 from taximeter.importers.sources import HEAD_BYTES, SOURCES, Source, source_named, source_of, suffixes
 from taximeter.importers.summary import ImportSummary
 from taximeter.importers.workers import reading
-from taximeter.ledger import Call, Calls, FileMark
+from taximeter.ledger import Call, FileMark
+from taximeter.ledger.calls import Calls
 from taximeter.records import Receipt
 
 if TYPE_CHECKING:
     from taximeter.importers.booking import Books  # a year of prices, which an import of nothing new needs not
-    from taximeter.ledger import Appended
+    from taximeter.ledger.bulk import Appended
 
 COLUMNS = "columns"
-BATCH = 20_000
+_BATCH = 10_000  # are appended where nothing else is being, and otherwise what comes together meanwhile
+_MOST_WAITING = 40_000
 _WORTH_PROCESSES_BYTES = 24 << 20  # below, they would be done before they have started
 _FUTURE = timedelta(days=1)  # clocks differ, and zones are forgotten
 _SMALL_HEAD_BYTES = 1 << 14
@@ -51,7 +57,12 @@ class Shelf(Protocol):
     """As much of a ledger as imports need."""
 
     def append_many(
-        self, entries: Sequence[Call | Calls | Receipt], files: Sequence[FileMark] = (), *, dry_run: bool = False
+        self,
+        entries: Sequence[Call | Calls | Receipt],
+        files: Sequence[FileMark] = (),
+        *,
+        dry_run: bool = False,
+        durable: bool = True,
     ) -> Appended: ...
 
     def file_marks(self, source: str) -> Mapping[str, str]: ...
@@ -166,7 +177,7 @@ class Importer:
     ) -> None:
         self._shelf = shelf
         self._open_books = books
-        self._latest = text_of(now + _FUTURE)
+        self._latest = np.datetime64(text_of(now + _FUTURE), "us")
         self._dry_run = dry_run
         self._processes = processes
         self._on_progress = on_progress
@@ -175,19 +186,28 @@ class Importer:
         self._waiting = 0
         self._marks: list[FileMark] = []
         self._seen: set[str] = set()  # in a dry run the ledger learns nothing
+        self._appending: tuple[list[Entry], Future[Appended]] | None = None
 
     def run(self, made: Plan) -> ImportSummary:
         """Do it. What was appended stays, also if it ends early."""
         summary = self._summary
         summary.files_unchanged, summary.notes = made.unchanged, made.notes
         processes = self._processes if made.size_bytes >= _WORTH_PROCESSES_BYTES else 0
-        with without_collecting(), reading(made.tasks, processes=processes) as pieces:
+        with (
+            without_collecting(),
+            reading(made.tasks, processes=processes) as pieces,
+            ThreadPoolExecutor(1, thread_name_prefix="taximeter-append") as appender,
+        ):
             books = self._open_books()
             for task, piece in pieces:
+                # Only now that there is more: what is appended last is durable, and so is all before it then.
+                if self._waiting >= (_BATCH if self._is_idle() else _MOST_WAITING):
+                    self._flush(appender, durable=False)
                 self._take(books, task, piece)
                 if self._on_progress is not None:
                     self._on_progress(summary.read_bytes, made.size_bytes)
-        self._flush()
+            self._flush(appender, durable=True)
+            self._settle()
         return summary
 
     def _take(self, books: Books, task: Task, piece: Piece) -> None:
@@ -195,11 +215,11 @@ class Importer:
         summary.read_bytes += piece.read_bytes
         summary.notes += piece.notes
         for alike in piece.alike:
-            self._look_at(alike.at)
+            self._look_at(int((alike.at > self._latest).sum()))
             self._entries += books.entries(alike)
-            self._waiting += len(alike.at)
+            self._waiting += len(alike)
         for call in piece.others:
-            self._look_at([call.at])
+            self._look_at(int(np.datetime64(call.at) > self._latest))
             self._entries.append(books.entry(call))
             self._waiting += 1
         if piece.is_last:
@@ -208,20 +228,30 @@ class Importer:
             if piece.state is not None:
                 mark = FileMark(source=task.source, path=str(task.path), document=state_text(piece.state))
                 self._marks.append(mark)
-        if self._waiting >= BATCH:
-            self._flush()
 
-    def _look_at(self, instants: Sequence[str]) -> None:
-        if max(instants) > self._latest:
-            late = sum(at > self._latest for at in instants)
+    def _look_at(self, late: int) -> None:
+        if late:
             self._summary.notes["a call from the future, by its log's clock"] += late
 
-    def _flush(self) -> None:
-        """Append what has come together, each call once."""
-        entries = self._once()
-        if not entries and not self._marks:
+    def _flush(self, appender: Executor, *, durable: bool) -> None:
+        """Begin to append what has come together, each call once, when what was begun before is done."""
+        entries, marks = self._once(), self._marks
+        self._entries, self._marks, self._waiting = [], [], 0
+        self._settle()
+        if entries or marks:
+            append = partial(self._shelf.append_many, entries, marks, dry_run=self._dry_run, durable=durable)
+            self._appending = entries, appender.submit(append)
+
+    def _is_idle(self) -> bool:
+        return self._appending is None or self._appending[1].done()
+
+    def _settle(self) -> None:
+        """Wait for what was begun, and see what became of it."""
+        if self._appending is None:
             return
-        appended = self._shelf.append_many(entries, self._marks, dry_run=self._dry_run)
+        entries, appending = self._appending
+        self._appending = None
+        appended = appending.result()
         known = {id_ for id_, _ in appended.refused}
         known.update(appended.present, appended.through_gateway, (call.id for call, _, _ in appended.different))
         summary = self._summary
@@ -234,7 +264,6 @@ class Importer:
             summary.corrected += again.written
             for _, reason in again.refused:
                 summary.notes[f"refused by the ledger: {reason}"] += 1
-        self._entries, self._marks, self._waiting = [], [], 0
 
     def _once(self) -> list[Entry]:
         """What has come together, and of copies the largest."""

@@ -5,12 +5,15 @@ Owns: which entries are of one call, by their ids. Refuses to know: what the led
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from itertools import chain
+from itertools import accumulate, chain
+from typing import cast
+
+import numpy as np
 
 from taximeter.importers.logged import known_tokens
-from taximeter.ledger import Calls
+from taximeter.ledger.calls import Calls, Counts, Names, Places, names_of, texts_of
 from taximeter.records import Receipt
 
 Entry = Calls | Receipt
@@ -18,32 +21,30 @@ Entry = Calls | Receipt
 
 def ids_of(entry: Entry) -> Sequence[str]:
     """The ids of its receipts."""
-    return (entry.id,) if isinstance(entry, Receipt) else entry.ids
+    return (entry.id,) if isinstance(entry, Receipt) else texts_of(entry.ids)
 
 
 def each_once(entries: Sequence[Entry]) -> tuple[list[Entry], int]:
     """The entries without smaller accounts of the same calls, of equals without the later; and how many these are."""
-    ids = list(chain.from_iterable(map(ids_of, entries)))
-    if len(set(ids)) == len(ids):
+    names = list(map(_names, entries))
+    if not names:
+        return [], 0
+    ids = np.concatenate(names)
+    in_order = np.sort(ids)
+    is_again = in_order[1:] == in_order[:-1]
+    if not is_again.any():
         return list(entries), 0
-    twice = {id_ for id_, count in Counter(ids).items() if count > 1}
-    largest: dict[str, tuple[int, int, int]] = {}
+    lengths = [len(each) for each in names]
+    begins = [0, *accumulate(lengths)]
+    numbers = np.repeat(np.arange(len(entries)), lengths)
+    several = np.flatnonzero(np.isin(ids, in_order[1:][is_again]))
+    _, calls = np.unique(ids[several], return_inverse=True)
+    order = np.lexsort((several, -np.concatenate(list(map(_tokens, entries)))[several], calls))
+    is_first = np.diff(calls[order], prepend=-1) != 0
     left_out: defaultdict[int, set[int]] = defaultdict(set)
-    for number, entry in enumerate(entries):
-        theirs = ids_of(entry)
-        if twice.isdisjoint(theirs):
-            continue
-        for place, id_ in enumerate(theirs):
-            if id_ not in twice:
-                continue
-            tokens = _tokens(entry, place)
-            other = largest.get(id_)
-            if other is not None and tokens <= other[0]:
-                left_out[number].add(place)
-                continue
-            if other is not None:
-                left_out[other[1]].add(other[2])
-            largest[id_] = tokens, number, place
+    for place in several[order][~is_first].tolist():
+        number = int(numbers[place])
+        left_out[number].add(place - begins[number])
     kept = chain.from_iterable(_less(entry, left_out.get(number, ())) for number, entry in enumerate(entries))
     return list(kept), sum(map(len, left_out.values()))
 
@@ -52,22 +53,25 @@ def without(entries: Iterable[Entry], ids: Collection[str]) -> list[Entry]:
     """The entries without those whose ids these are."""
     if not ids:
         return list(entries)
-    return [
-        kept
-        for entry in entries
-        for kept in _less(entry, {place for place, id_ in enumerate(ids_of(entry)) if id_ in ids})
-    ]
+    names = names_of(list(ids))
+    return list(chain.from_iterable(_less(entry, np.flatnonzero(np.isin(_names(entry), names))) for entry in entries))
 
 
-def _less(entry: Entry, places: Collection[int]) -> Sequence[Entry]:
-    """The entry without what is at these places: nothing where all of it is."""
-    if not places:
-        return (entry,)
-    kept = [place for place in range(len(ids_of(entry))) if place not in places]
-    return (entry.part(kept),) if kept and not isinstance(entry, Receipt) else ()
+def _names(entry: Entry) -> Names:
+    return names_of([entry.id]) if isinstance(entry, Receipt) else entry.ids
 
 
-def _tokens(entry: Entry, place: int) -> int:
+def _tokens(entry: Entry) -> Counts:
+    """All of each of its calls."""
     if isinstance(entry, Receipt):
-        return known_tokens(entry.usage)
-    return sum([column[place] for column in entry.tokens])
+        return np.array([known_tokens(entry.usage)])
+    return cast("Counts", entry.tokens.sum(axis=0))
+
+
+def _less(entry: Entry, places: Places | set[int]) -> Sequence[Entry]:
+    """The entry without what is at these places: nothing where all of it is."""
+    if not len(places):
+        return (entry,)
+    if isinstance(entry, Receipt) or len(places) == len(entry):
+        return ()
+    return (entry.part(np.delete(np.arange(len(entry)), list(places))),)

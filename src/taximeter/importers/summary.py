@@ -8,9 +8,11 @@ from dataclasses import field
 from decimal import Decimal
 from typing import ClassVar
 
+import numpy as np
+
 from taximeter.dataclass import dataclass
 from taximeter.importers.instants import text_of
-from taximeter.ledger import Calls
+from taximeter.ledger.calls import Calls, Counts, stored_instants, texts_of
 from taximeter.pricing.charge import dollars
 from taximeter.records import Receipt, Usage, exact_sum
 
@@ -85,8 +87,8 @@ class ImportSummary:
                 self._add_receipt(entry)
             else:
                 together[entry.form.digest].append(entry)
-        for calls in together.values():
-            self._add_calls(Calls.joined(calls))
+        for several in together.values():
+            self._add_calls(several)
 
     def _add_receipt(self, receipt: Receipt) -> None:
         usage, cost, reported = receipt.usage, receipt.cost, receipt.cost_reported
@@ -109,12 +111,12 @@ class ImportSummary:
         self._add(one)
         self._saw(text_of(receipt.request.received_at))
 
-    def _add_calls(self, calls: Calls) -> None:
+    def _add_calls(self, several: Sequence[Calls]) -> None:
         """Calls of forms with one document: what they cost together is what their tokens cost together, for each costs
         so much a token, to the picodollar."""
-        form, count = calls.form, len(calls.ids)
+        form, count = several[0].form, sum(map(len, several))
         receipt = form.prototype
-        sums = list(map(sum, calls.tokens))
+        sums = _sums([calls.tokens for calls in several])
         one = ModelSums(
             model=receipt.model_served or receipt.request.model,
             calls=count,
@@ -125,25 +127,22 @@ class ImportSummary:
                 tokens for leaf, tokens in zip(form.leaves, sums, strict=True) if leaf in Usage.OUTPUT_LEAVES
             ),
         )
-        told = (
-            [] if calls.reported is None else [place for place, each in enumerate(calls.reported) if each is not None]
-        )
-        if told and calls.reported is not None:
-            one.reported, one.reported_calls = (
-                exact_sum(calls.reported[place] or Decimal(0) for place in told),
-                len(told),
-            )
+        told = [_told(calls) for calls in several if calls.reported is not None]
+        if told:
+            one.reported = exact_sum(amount for amounts, _ in told for amount in amounts)
+            one.reported_calls = sum(len(amounts) for amounts, _ in told)
         if form.rates is None:
             one.unpriced = count
             self.unpriced[receipt.uncosted_reason or "no reason"] += count
         else:
             one.cost = _cost(form.rates, sums)
             if told:
-                both = list(map(sum, calls.part(told).tokens))
-                one.both_calls, one.both_reported, one.both_cost = len(told), one.reported, _cost(form.rates, both)
+                one.both_calls, one.both_reported = one.reported_calls, one.reported
+                one.both_cost = _cost(form.rates, _sums([tokens for _, tokens in told]))
         self._add(one)
-        self._saw(min(calls.received_at))
-        self._saw(max(calls.received_at))
+        spans = np.array([(calls.received_at.min(), calls.received_at.max()) for calls in several])
+        for at in texts_of(stored_instants(np.array([spans.min(), spans.max()]))):
+            self._saw(at)
 
     def _add(self, one: ModelSums) -> None:
         known = self.models.get(one.model)
@@ -152,6 +151,18 @@ class ImportSummary:
     def _saw(self, at: str) -> None:
         self.first_at = at if self.first_at is None else min(self.first_at, at)
         self.last_at = at if self.last_at is None else max(self.last_at, at)
+
+
+def _sums(tokens: Iterable[Counts]) -> list[int]:
+    """All of each leaf."""
+    return [sum(each) for each in zip(*(counts.sum(axis=1).tolist() for counts in tokens), strict=True)]
+
+
+def _told(calls: Calls) -> tuple[list[Decimal], Counts]:
+    """What the log says that calls cost, and the tokens of those of which it does."""
+    reported = calls.reported or ()
+    places = [place for place, each in enumerate(reported) if each is not None]
+    return [each for each in reported if each is not None], calls.tokens[:, places]
 
 
 def _cost(rates: Sequence[int], tokens: Sequence[int]) -> Decimal:

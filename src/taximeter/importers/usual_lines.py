@@ -34,7 +34,7 @@ UsualLine = tuple[int, str, str, str | None, tuple[int, ...], Common]
 if TYPE_CHECKING:
     from taximeter._native import FoundFile
 
-    UsageCalls = Callable[[list[tuple[int, int, int]], int, int], list[FoundFile]]
+    UsageCalls = Callable[[str, list[tuple[bytes, int]], int, int, int, int], list[FoundFile]]
 
 
 def places_only(buffer: bytearray, first: int, end: int) -> Sequence[Place | UsualLine]:
@@ -63,6 +63,6 @@ def _fastest_of_files() -> UsageCalls | None:
 
 
 usage_calls = _fastest_of_files()
-"""What whole files say, given by descriptor, the place to begin at, and their size: as far as they have nothing but
-usual lines, and no call in two places. It is read in blocks of so many bytes, and no line may be longer than so many.
-None where that was not built."""
+"""What whole files of a source say, given by their paths and the places to begin at: as far as they have nothing but
+usual lines, and no call in two places. They are read in blocks of so many bytes, and no line may be longer than so
+many; then so many of a file's first bytes are told, and so many before its last call. None where that was not built."""

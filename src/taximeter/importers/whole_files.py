@@ -10,12 +10,11 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from io import FileIO
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from taximeter.importers import lines
-from taximeter.importers.files import FileState, digest, reading_offset
+from taximeter.importers.files import BEGINNING_BYTES, END_BYTES, FileState, digest_of, reading_offset
 from taximeter.importers.packed import is_plain
 from taximeter.importers.pieces import Piece, Task, read_pieces
 from taximeter.importers.sources import source_named
@@ -25,17 +24,9 @@ if TYPE_CHECKING:
     from taximeter._native import FoundFile
 
 _MOST_BYTES = 64 << 20  # of a file that is kept as one piece
-_AT_ONCE_BYTES = 4 << 20  # for which a thread takes Python's lock once
-_AT_ONCE_FILES = 32  # which are open together
+_AT_ONCE_BYTES = 16 << 20  # for which a thread takes Python's lock once: it may have to wait for that
+_AT_ONCE_FILES = 128
 _AHEAD_BYTES = 256 << 20  # of logs, whose calls are kept: more than is read while a batch is written
-
-
-class _Gone(NamedTuple):
-    """A file that was gone through, its state as far as that is known by then, and whether it was read on."""
-
-    found: FoundFile
-    state: FileState
-    resumed: bool
 
 
 def is_read_whole(task: Task) -> bool:
@@ -61,7 +52,8 @@ def _together(tasks: Sequence[Task]) -> Iterator[list[Task]]:
     some: list[Task] = []
     size_bytes = 0
     for task in tasks:
-        if some and (size_bytes + task.size_bytes > _AT_ONCE_BYTES or len(some) >= _AT_ONCE_FILES):
+        is_full = size_bytes + task.size_bytes > _AT_ONCE_BYTES or len(some) >= _AT_ONCE_FILES
+        if some and (is_full or task.source != some[0].source):
             yield some
             some, size_bytes = [], 0
         some.append(task)
@@ -70,12 +62,12 @@ def _together(tasks: Sequence[Task]) -> Iterator[list[Task]]:
         yield some
 
 
-_Result = Callable[[], Sequence[_Gone | None]]
+_Result = Callable[[], "Sequence[FoundFile | None]"]
 
 
 def _ahead(together: Sequence[list[Task]], executor: ThreadPoolExecutor) -> Iterator[tuple[list[Task], _Result]]:
     """Each with what gives its result, when that is there. The first are begun at once, not when somebody asks."""
-    waiting: deque[tuple[list[Task], Future[list[_Gone | None]]]] = deque()
+    waiting: deque[tuple[list[Task], Future[list[FoundFile | None]]]] = deque()
     rest = iter(together)
     ahead_bytes = 0
 
@@ -103,62 +95,67 @@ def _size_bytes(tasks: Sequence[Task]) -> int:
 
 def _pieces(results: Iterator[tuple[list[Task], _Result]]) -> Iterator[tuple[Task, Piece]]:
     for some, result in results:
-        for task, gone in zip(some, result(), strict=True):
-            whole = source_named(task.source, None).whole
-            if gone is None or whole is None:
+        for task, found in zip(some, result(), strict=True):
+            source = source_named(task.source, None)
+            if found is None or source.whole is None:
                 # Here, for Python that runs in a thread beside takes turns with this one, and both twice the time.
                 yield from ((task, piece) for piece in read_pieces(task))
                 continue
-            found, state, resumed = gone
+            resumed = found.begin > 0
             memory = task.state.memory if task.state is not None and resumed else ""
-            alike, state.memory = whole(task.path, memory, found)
+            alike, memory = source.whole(task.path, memory, found)
+            # The last answer may be going on: the next time it is read whole, from its first line.
+            offset = found.last_begin
+            state = FileState(
+                device=found.device,
+                inode=found.inode,
+                size=found.size,
+                modified_ns=found.modified_ns,
+                offset=offset,
+                digest=digest_of(found.began, found.before_last, offset),
+                edition=source.edition,
+                memory=memory,
+            )
             yield task, Piece(alike=alike, read_bytes=found.read_bytes, is_last=True, resumed=resumed, state=state)
 
 
-def _gone_through(tasks: Sequence[Task]) -> list[_Gone | None]:
-    """What stands in each file; None for one that cannot be read, or not as it lies."""
+def _gone_through(tasks: Sequence[Task]) -> list[FoundFile | None]:
+    """What stands in each file; None for one that cannot be read, or not as it lies. Little of this is Python's: each
+    time that a thread comes back to that, it waits for its lock."""
     assert usage_calls is not None  # noqa: S101 - or there are no such sources
-    with ExitStack() as closing:
-        opened = [_opened(task, closing) for task in tasks]
-        where = [(each.file.fileno(), each.offset, each.status.st_size) for each in opened if each is not None]
-        found = iter(usage_calls(where, lines.BLOCK_BYTES, lines.MOST_LINE_BYTES))
-        return [None if each is None else _gone(each, next(found)) for each in opened]
+    known = [_known(task) for task in tasks]
+    where = [(os.fsencode(task.path), each.offset) for task, each in zip(tasks, known, strict=True)]
+    sizes = (lines.BLOCK_BYTES, lines.MOST_LINE_BYTES, BEGINNING_BYTES, END_BYTES)
+    found = usage_calls(tasks[0].source, where, *sizes)
+    return [
+        one if one.is_plain and is_plain(one.began) and each.is_same(one) else None
+        for one, each in zip(found, known, strict=True)
+    ]
 
 
-class _Opened(NamedTuple):
-    file: FileIO
-    status: os.stat_result
-    edition: str
+class _Known(NamedTuple):
+    """Where to read a file on, and which one that is."""
+
     offset: int
+    device: int = 0
+    inode: int = 0
+
+    def is_same(self, found: FoundFile) -> bool:
+        """Whether it was read on in the file that it is known to go on in."""
+        return not self.offset or (self.device, self.inode) == (found.device, found.inode)
 
 
-def _opened(task: Task, closing: ExitStack) -> _Opened | None:
+_FROM_THE_BEGINNING = _Known(0)
+
+
+def _known(task: Task) -> _Known:
+    if task.state is None:
+        return _FROM_THE_BEGINNING
     edition = source_named(task.source, None).edition
     try:
-        file = closing.enter_context(task.path.open("rb", buffering=0))
-        status = os.fstat(file.fileno())
-        if not is_plain(os.pread(file.fileno(), 2, 0)):
-            return None
-        return _Opened(file, status, edition, reading_offset(task.state, file, status.st_size, edition))
+        with task.path.open("rb", buffering=0) as file:
+            status = os.fstat(file.fileno())
+            offset = reading_offset(task.state, file, status.st_size, edition)
     except OSError:
-        return None
-
-
-def _gone(opened: _Opened, found: FoundFile) -> _Gone | None:
-    if not found.is_plain:
-        return None
-    # The last answer may be going on: the next time it is read whole, from its first line.
-    offset = found.last_begin
-    try:
-        state = FileState(
-            device=opened.status.st_dev,
-            inode=opened.status.st_ino,
-            size=opened.status.st_size,
-            modified_ns=opened.status.st_mtime_ns,
-            offset=offset,
-            digest=digest(opened.file, offset),
-            edition=opened.edition,
-        )
-    except OSError:
-        return None
-    return _Gone(found, state, opened.offset > 0)
+        return _FROM_THE_BEGINNING
+    return _Known(offset, status.st_dev, status.st_ino)

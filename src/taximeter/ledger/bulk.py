@@ -2,8 +2,7 @@
 
 A hundred thousand calls a second have ten microseconds each, so nothing here is done once for each call that can be
 done once for a batch: rows are tuples, forms are looked up once, sums are made of whole columns, and what is there
-already is found by what is missing afterwards. Owns: that transaction, and how far files have been read, a part of it.
-Refuses to know: whose log it is, and what the importer's own documents say.
+already is found by what is missing afterwards. Owns: that transaction. Refuses to know: whose log it is.
 """
 
 from __future__ import annotations
@@ -11,32 +10,27 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import field
-from itertools import accumulate, chain, repeat
+from itertools import accumulate, chain
 from operator import itemgetter
 from typing import Any
+
+import numpy as np
 
 from taximeter.dataclass import dataclass
 from taximeter.errors import LedgerError
 from taximeter.ledger import rows, same_calls
 from taximeter.ledger.call_columns import CallColumns, Part, Segment
+from taximeter.ledger.calls import Calls, Counts, stored_instants, texts_of
 from taximeter.ledger.columns import BELONGING_COLUMNS, PHASE_COLUMNS, RECEIPT_COLUMNS, REPORTED_COLUMN, TOKEN_COLUMNS
 from taximeter.ledger.database import Away, Refused, Session
-from taximeter.ledger.forms import Call, Calls, Form, derive
+from taximeter.ledger.file_marks import FileMark, remember
+from taximeter.ledger.forms import Call, Form, derive
 from taximeter.ledger.rollups import Rollup
 from taximeter.ledger.sparse import Pattern
 from taximeter.ledger.transactions import NewReceipt, is_there, next_number, write, write_one
 from taximeter.records import Receipt
 
 # ruff: noqa: S608 - all words of these statements are our own
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileMark:
-    """How far the file at `path` has been read for `source`: the `document` is the importer's own."""
-
-    source: str
-    path: str
-    document: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,12 +51,6 @@ class Appended:
     refused: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
 
 
-def file_marks(session: Session, source: str) -> dict[str, str]:
-    """What is remembered of the files that were read for `source`: documents, by their paths."""
-    question = "SELECT path, document FROM file_marks WHERE source = ?"
-    return {str(path): str(document) for path, document in session.ask(question, rows.stored_text(source))}
-
-
 class _NotKept(Exception):
     """Ends a transaction of which nothing is to stay."""
 
@@ -74,10 +62,12 @@ def append_many(
     *,
     guard: str | None = None,
     dry_run: bool = False,
+    durable: bool = True,
 ) -> Appended:
-    """All of it in one transaction, durable on return; with `dry_run`, nothing of it, and the same answer. What is
-    there already is not written again. `guard` is a trigger that looks at each new receipt, and need not at these: it
-    is away until the end of the transaction. Raises LedgerError when the database takes nothing."""
+    """All of it in one transaction, `durable` on return (see `Session.transaction`); with `dry_run`, nothing of it, and
+    the same answer. What is there already is not written again. `guard` is a trigger that looks at each new receipt,
+    and need not at these: it is away until the end of the transaction. Raises LedgerError when the database takes
+    nothing."""
     calls: list[Calls] = []
     single: defaultdict[Form, list[Call]] = defaultdict(list)
     others: list[Receipt] = []
@@ -90,11 +80,11 @@ def append_many(
             single[entry.form].append(entry)
         else:
             others.append(_receipt_of(entry))
-    for form, some in single.items():
-        calls += _together(form, some)
     appended = Appended()
+    for form, some in single.items():
+        calls += _together(form, some, appended)
     try:
-        with session.transaction():
+        with session.transaction(durable=durable):
             _leave_to_the_gateway(session, calls, others, appended)
             if calls:
                 lifted = None if guard is None else session.ask(_SQL_OF, guard)[0][0]
@@ -105,22 +95,22 @@ def append_many(
                     session.tell(lifted, [()])
             if others:
                 _append_receipts(session, others, appended)
-            session.tell(
-                _MARK, [tuple(map(rows.stored_text, (mark.source, mark.path, mark.document))) for mark in marks]
-            )
+            remember(session, marks)
             if dry_run:
                 raise _NotKept
     except _NotKept:
         pass
+    appended.refused.sort()
     return appended
 
 
 def _leave_to_the_gateway(session: Session, calls: list[Calls], others: list[Receipt], appended: Appended) -> None:
     """Take out of both what has its receipt already, for it came through the gateway."""
-    named: dict[str | None, str] = {}
-    for some in calls:
-        named.update(zip(some.upstream_request_ids, some.received_at, strict=True))
-    told = {name: at for name, at in named.items() if name}
+    told: dict[str, str] = {}
+    if same_calls.may_be_any(session, calls):
+        for some in calls:
+            at = texts_of(stored_instants(some.received_at))
+            told.update((name, when) for name, when in zip(some.upstream_request_ids, at, strict=True) if name)
     logged = [(each, each.upstream_request_id) for each in others if each.source is not None]
     told.update((name, rows.stored_instant(each.request.received_at)) for each, name in logged if name)
     there = same_calls.through_gateway(session, told.items()) if told else set[str]()
@@ -129,7 +119,7 @@ def _leave_to_the_gateway(session: Session, calls: list[Calls], others: list[Rec
     left: list[Calls] = []
     for some in calls:
         names = some.upstream_request_ids
-        appended.through_gateway += [id_ for id_, name in zip(some.ids, names, strict=True) if name in there]
+        appended.through_gateway += [id_ for id_, name in zip(texts_of(some.ids), names, strict=True) if name in there]
         places = [place for place, name in enumerate(names) if name not in there]
         left += [some.part(places)] if places else []
     calls[:] = left
@@ -139,10 +129,6 @@ def _leave_to_the_gateway(session: Session, calls: list[Calls], others: list[Rec
 
 
 _SQL_OF = "SELECT sql FROM sqlite_master WHERE type = 'trigger' AND name = ?"
-_MARK = (
-    "INSERT INTO file_marks (source, path, document) VALUES (?, ?, ?)"
-    " ON CONFLICT (source, path) DO UPDATE SET document = excluded.document"
-)
 
 
 def _append_receipts(session: Session, receipts: Sequence[Receipt], appended: Appended) -> None:
@@ -191,18 +177,21 @@ def _of_one_statement(
         mine = columns.get(form.digest)
         if mine is None:
             mine = columns[form.digest] = CallColumns(form, _form_number(session, form))
-        ends = accumulate(len(some.ids) for some in each)
-        segments = [(some.form, end - len(some.ids), end) for some, end in zip(each, ends, strict=True)]
+        ends = accumulate(map(len, each))
+        segments = [(some.form, end - len(some), end) for some, end in zip(each, ends, strict=True)]
         alike[mine.shape, *shape].append((mine, Calls.joined(each), segments))
     return alike.values()
 
 
-def _together(form: Form, calls: Sequence[Call]) -> list[Calls]:
-    """By columns, if all of them say the same tokens."""
+def _together(form: Form, calls: Sequence[Call], appended: Appended) -> list[Calls]:
+    """By columns, those that these can hold; the others are refused."""
     try:
         return [Calls.of(form, calls)]
     except ValueError:
-        return [Calls.of(form, [call]) for call in calls]
+        if len(calls) > 1:
+            return list(chain.from_iterable(_together(form, [call], appended) for call in calls))
+        appended.refused.append((calls[0].id, _CANNOT_HOLD))
+        return []
 
 
 def _append_calls(session: Session, calls: Sequence[Calls], appended: Appended) -> None:
@@ -211,38 +200,38 @@ def _append_calls(session: Session, calls: Sequence[Calls], appended: Appended) 
     first = next_number(session)
     told = 0
     parts: list[tuple[CallColumns, Part]] = []
-    places: list[tuple[Calls, int]] = []  # by number
+    numbered: list[tuple[Counts, Calls]] = []
     refused: list[int] = []
     for alike in _of_one_statement(session, calls):
-        ids = list(chain.from_iterable(some.ids for _, some, _ in alike))
-        each = list(chain.from_iterable(zip(repeat(some), range(len(some.ids))) for _, some, _ in alike))
-        order = sorted(range(len(ids)), key=ids.__getitem__)
-        numbers = [0] * len(ids)
-        for number, place in enumerate(order, first + len(places)):
-            numbers[place] = number
-        places += [each[place] for place in order]
+        ids = np.concatenate([some.ids for _, some, _ in alike])
+        numbers = np.empty(len(ids), dtype=np.int64)
+        numbers[np.argsort(ids, kind="stable")] = np.arange(first + told, first + told + len(ids))
+        told += len(ids)
         begin = 0
         made_of: list[tuple[CallColumns, Part]] = []
         for mine, some, segments in alike:
-            theirs = numbers[begin : (begin := begin + len(some.ids))]
+            theirs = numbers[begin : (begin := begin + len(some))]
+            numbered.append((theirs, some))
             made_of += ((mine, part) for part in mine.parts(theirs, some, segments, refused))
         parts += made_of
-        told += sum(len(part.numbers) for _, part in made_of)
         _insert(session, made_of, whole=not refused)
-
-    def called(number: int) -> Call:
-        some, place = places[number - first]
-        return some.call(place)
-
-    appended.refused += [(id_, _CANNOT_HOLD) for id_ in sorted(called(number).id for number in refused)]
-    missing = _missing(session, first, told, parts)
-    appended.written += told - len(missing)
-    _compare(session, [called(number) for number in sorted(missing)], appended)
+    appended.refused += [(call.id, _CANNOT_HOLD) for call in _called(refused, numbered)]
+    missing = _missing(session, first, told - len(refused), parts)
+    appended.written += told - len(refused) - len(missing)
+    _compare(session, _called(missing.tolist(), numbered), appended)
     rollup = Rollup()
     for mine, part in parts:
         for key, sums in mine.sums(part, missing):
             rollup.add_sums(key, sums)
     rollup.write(session)
+
+
+def _called(numbers: Sequence[int], numbered: Sequence[tuple[Counts, Calls]]) -> list[Call]:
+    """The calls that go by these numbers, by their ids."""
+    found: list[Call] = []
+    for theirs, some in numbered if numbers else ():
+        found += (some.call(place) for place in np.flatnonzero(np.isin(theirs, numbers)).tolist())
+    return sorted(found, key=_id_of)
 
 
 def _insert(session: Session, parts: Sequence[tuple[CallColumns, Part]], *, whole: bool) -> None:
@@ -262,15 +251,16 @@ def _insert(session: Session, parts: Sequence[tuple[CallColumns, Part]], *, whol
 
 
 _number_of = itemgetter(0)
+_id_of = itemgetter(Call._fields.index("id"))
 _CANNOT_HOLD = "its names, times or numbers are none that a row can hold"
 
 
-def _missing(session: Session, first: int, count: int, parts: Iterable[tuple[CallColumns, Part]]) -> frozenset[int]:
+def _missing(session: Session, first: int, count: int, parts: Iterable[tuple[CallColumns, Part]]) -> Counts:
     """Which of the `count` numbers, all from `first` on, no receipt got."""
     if session.ask("SELECT count(*) FROM receipts WHERE number >= ?", first)[0][0] == count:
-        return frozenset()
-    there = {number for (number,) in session.ask("SELECT number FROM receipts WHERE number >= ?", first)}
-    return frozenset(number for _, part in parts for number in part.numbers if number not in there)
+        return np.empty(0, dtype=np.int64)
+    there = [number for (number,) in session.ask("SELECT number FROM receipts WHERE number >= ?", first)]
+    return np.setdiff1d(np.concatenate([part.numbers for _, part in parts]), there)
 
 
 def _compare(session: Session, calls: Sequence[Call], appended: Appended) -> None:

@@ -6,14 +6,17 @@ already, and transactions.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from itertools import chain, repeat
-from typing import Any, TypeVar
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from taximeter.dataclass import dataclass
 from taximeter.ledger import rows
+from taximeter.ledger.calls import Calls, Counts, chosen, stored_instants, texts_of
 from taximeter.ledger.columns import (
     BELONGING_COLUMNS,
     BUCKET_COLUMNS,
@@ -26,22 +29,20 @@ from taximeter.ledger.columns import (
     UNKNOWN_COLUMNS,
 )
 from taximeter.ledger.database import Session
-from taximeter.ledger.forms import Calls, Form, chosen
+from taximeter.ledger.forms import Form
 from taximeter.ledger.native_rows import Insertion, Piece
 from taximeter.ledger.rollups import Key, Sums, hour_of
 from taximeter.ledger.sparse import Pattern, insert, inserting
 from taximeter.records import PICODOLLARS_PER_DOLLAR, Basis, Usage, gap_ns
 
-_INSTANT = "0000-00-00 00:00:00.000000"
-_TO_ZEROS = str.maketrans(dict.fromkeys("123456789", "0"))
 _OF_A_FORM = ("outcome", "model", "served_by", "usage_basis", "cost_basis", "form")
 _OF_A_TIMING = ("total_ns", "upstream_ns", "first_token_ns", "itl_ns")
 _TOO_FINE = -(10**30)  # in the place of what a log says, and what no column can hold
 
 _STAYS = " ON CONFLICT DO NOTHING"
 
-_T = TypeVar("_T")
-_Numbers = Sequence[int]
+_MOST_IN_A_SUM = 2**62  # of what is added up in 64 bits
+
 _Known = Sequence[int | None]
 
 
@@ -65,10 +66,10 @@ class Part:
 
     calls: Calls
     segments: Sequence[Segment]
-    numbers: _Numbers
+    numbers: Counts
     reported: _Known | None
     times: Sequence[_Known]
-    amounts: Sequence[_Numbers]
+    amounts: Sequence[Counts]
 
 
 class CallColumns:
@@ -122,47 +123,40 @@ class CallColumns:
     def insertion(self, parts: Sequence[tuple[CallColumns, Part]]) -> Insertion:
         """The same by columns, of parts whose calls' rows have this `shape`."""
         pieces = [mine.pieces(part) for mine, part in parts]
-        columns = [list(chain.from_iterable(column)) for column in zip(*pieces, strict=True)]
         return Insertion(
             table="receipts",
             names=self._names,
-            columns=columns,
+            columns=[list(chain.from_iterable(column)) for column in zip(*pieces, strict=True)],
             also=self._also,
             values=self._values,
             behind=_STAYS,
         )
 
-    def parts(
-        self, numbers: list[int], calls: Calls, segments: Sequence[Segment], refused: list[int]
-    ) -> Iterator[Part]:
+    def parts(self, numbers: Counts, calls: Calls, segments: Sequence[Segment], refused: list[int]) -> Iterator[Part]:
         """The calls together, if the database can hold all of them; else each that it can hold by itself, and the
         numbers of the others are `refused`."""
         part = self._part(numbers, calls, segments)
         if part is not None:
             yield part
         elif len(numbers) == 1:
-            refused += numbers
+            refused += numbers.tolist()
         elif len(segments) == 1:
-            for place, number in enumerate(numbers):
-                yield from self.parts([number], calls.part([place]), [(segments[0][0], 0, 1)], refused)
+            alone = [(segments[0][0], 0, 1)]
+            for place in range(len(numbers)):
+                yield from self.parts(numbers[place : place + 1], calls.part([place]), alone, refused)
         else:
             for form, begin, end in segments:
-                mine = calls.part(range(begin, end))
+                mine = calls.part(np.arange(begin, end))
                 yield from self.parts(numbers[begin:end], mine, [(form, 0, end - begin)], refused)
 
-    def _part(self, numbers: list[int], calls: Calls, segments: Sequence[Segment]) -> Part | None:
+    def _part(self, numbers: Counts, calls: Calls, segments: Sequence[Segment]) -> Part | None:
         """None if the database cannot hold them all."""
         tokens = calls.tokens
-        instants = "".join(calls.received_at)
-        if calls.closed_at is not calls.received_at:
-            instants += "".join(calls.closed_at)
         reported = None if calls.reported is None else list(map(_stored_amount, calls.reported))
         if (
             len(tokens) != len(self._leaves)
-            or min(map(min, tokens)) < 0
-            or max(map(max, tokens)) > rows.LARGEST
-            or instants.translate(_TO_ZEROS) != len(instants) // len(_INSTANT) * _INSTANT
-            or not ("".join(calls.ids).isascii() and "".join(calls.request_ids).isascii())
+            or tokens.min() < 0
+            or tokens.max() > rows.LARGEST
             or (reported is not None and _TOO_FINE in reported)
         ):
             return None
@@ -177,25 +171,22 @@ class CallColumns:
             times = (total_ns, total_ns, first_ns, self._itls(total_ns, first_ns, tokens))
         elif calls.total_ns is not None or calls.first_token_ns is not None:
             return None
-        amounts: list[_Numbers] = []
+        amounts: list[Counts] = []
         if self._rates is not None:
-            for rate, column in zip(self._rates, tokens, strict=True):
-                amounts.append([count * rate for count in column] if any(column) else column)
-            costs = list(map(sum, zip(*amounts, strict=True)))
-            most = max(costs)
-            if most >= rows.LARGEST_PICODOLLARS:
+            # Each is at most what all of the largest would cost, and that has to fit into 64 bits.
+            if sum(map(int.__mul__, tokens.max(axis=1).tolist(), self._rates)) >= rows.LARGEST_PICODOLLARS:
                 return None
-            if most < PICODOLLARS_PER_DOLLAR:
-                amounts += [[0] * len(costs), costs]
-            else:
-                amounts.append([cost // PICODOLLARS_PER_DOLLAR for cost in costs])
-                amounts.append([cost % PICODOLLARS_PER_DOLLAR for cost in costs])
+            amounts = [
+                column * rate if column.any() else column for rate, column in zip(self._rates, tokens, strict=True)
+            ]
+            costs = np.add.reduce(amounts)
+            amounts += [costs // PICODOLLARS_PER_DOLLAR, costs % PICODOLLARS_PER_DOLLAR]
         return Part(calls, segments, numbers, reported, times, amounts)
 
-    def _itls(self, total_ns: _Numbers, first_ns: _Known, tokens: Sequence[_Numbers]) -> _Known:
+    def _itls(self, total_ns: Sequence[int], first_ns: _Known, tokens: Counts) -> _Known:
         if self._outputs is None:
             return [None] * len(total_ns)
-        outputs = map(sum, zip(*(tokens[place] for place in self._outputs), strict=True))
+        outputs = tokens[self._outputs].sum(axis=0).tolist()
         return list(map(gap_ns, total_ns, first_ns, outputs))
 
     def rows(self, part: Part) -> tuple[Pattern | None, Iterable[rows.Row]]:
@@ -203,8 +194,11 @@ class CallColumns:
         where some of the calls have something in one and others have not."""
         calls, count = part.calls, len(part.numbers)
         reported = [None] * count if part.reported is None else part.reported
-        names = (part.numbers, calls.ids, calls.request_ids, calls.received_at, calls.closed_at)
-        columns = (*names, calls.upstream_request_ids, reported, *calls.tokens, *part.times, *part.amounts)
+        received_at, closed_at = (texts_of(stored_instants(each)) for each in (calls.received_at, calls.closed_at))
+        names = (part.numbers.tolist(), texts_of(calls.ids), texts_of(calls.request_ids), received_at, closed_at)
+        counts = (each.tolist() for each in (*calls.tokens, *part.amounts))
+        tokens = [next(counts) for _ in calls.tokens]
+        columns: list[Sequence[Any]] = [*names, calls.upstream_request_ids, reported, *tokens, *part.times, *counts]
         lengths = [end - begin for _, begin, end in part.segments]
         belongings = [
             None if values[0] is None else chain.from_iterable(map(repeat, values, lengths))
@@ -224,71 +218,88 @@ class CallColumns:
     def pieces(self, part: Part) -> list[list[Piece]]:
         """Each column of a part: what it has for each of the calls, or for so many of them."""
         calls, count = part.calls, len(part.numbers)
-        names = (part.numbers, calls.ids, calls.request_ids, calls.received_at, calls.closed_at)
-        columns = (*names, calls.upstream_request_ids, part.reported, *calls.tokens, *part.times, *part.amounts)
+        received_at = stored_instants(calls.received_at)
+        closed_at = received_at if calls.closed_at is calls.received_at else stored_instants(calls.closed_at)
+        told = (calls.upstream_request_ids, part.reported)
         lengths = [end - begin for _, begin, end in part.segments]
         belongings = zip(*(form.belongings for form, _, _ in part.segments), strict=True)
         return [
-            *([(None if column is None else tuple(column), count)] for column in columns),
+            *([(column, count)] for column in (part.numbers, calls.ids, calls.request_ids, received_at, closed_at)),
+            *([(None if column is None else tuple(column), count)] for column in told),
+            *([(column, count)] for column in calls.tokens),
+            *([(tuple(column), count)] for column in part.times),
+            *([(column, count)] for column in part.amounts),
             *(list(zip(values, lengths, strict=True)) for values in belongings),
             *([(value, count)] for value in self._constants),
         ]
 
-    def sums(self, part: Part, missing: frozenset[int]) -> Iterator[tuple[Key, Sums]]:
-        """The sums of those that are not `missing`, and their keys: for each hour that they were closed in, of all that
-        belong to the same."""
-        closed_at = part.calls.closed_at
-        for form, begin, end in part.segments:
-            key = tuple((self._key | dict(zip(BELONGING_COLUMNS, form.belongings, strict=True))).values())
-            for places in _by_hour(closed_at, begin, end, part.numbers, missing):
-                yield (hour_of(closed_at[places[0]]), *key), self._sums(part, places)
+    def sums(self, part: Part, missing: Counts) -> Iterator[tuple[Key, Sums]]:
+        """The sums of those whose numbers are not `missing`, and their keys: for each hour that they were closed in, of
+        all that belong to the same."""
+        hours = part.calls.closed_at.astype("datetime64[h]").view(np.int64)
+        mine = np.repeat(np.arange(len(part.segments)), [end - begin for _, begin, end in part.segments])
+        # Most logs are in the order of time, and these places in a row.
+        places = np.lexsort((hours, mine))
+        if len(missing):
+            places = places[~np.isin(part.numbers[places], missing)]
+        if not len(places):
+            return
+        hours, mine = hours[places], mine[places]
+        begins = np.flatnonzero((np.diff(hours, prepend=hours[0]) != 0) | (np.diff(mine, prepend=-1) != 0))
+        keys = [
+            tuple((self._key | dict(zip(BELONGING_COLUMNS, form.belongings, strict=True))).values())
+            for form, _, _ in part.segments
+        ]
+        for segment, (hour, sums) in zip(mine[begins].tolist(), self._sums(part, places, begins), strict=True):
+            yield (hour, *keys[segment]), sums
 
-    def _sums(self, part: Part, places: Sequence[int]) -> Sums:
-        """Of what is at some places in the columns of a part."""
-        calls, count = part.calls, len(places)
-        sums = Sums({"receipts": count}, {}, 0, min(_at(places, calls.received_at)), max(_at(places, calls.closed_at)))
-        for leaf, column in zip(self._leaves, calls.tokens, strict=True):
-            sums.counts[leaf] = sum(_at(places, column))
-        if self._unknown:
-            sums.uncounted = count
-            sums.counts |= dict.fromkeys(self._unknown, count)
+    def _sums(self, part: Part, places: NDArray[np.intp], begins: NDArray[np.intp]) -> Iterator[tuple[str, Sums]]:
+        """Of what is at some places in the columns of a part, from each of `begins` on to the next: the hour of the
+        first of them, and their sums."""
+        calls = part.calls
+        ends = cast("list[int]", [*begins[1:].tolist(), len(places)])
+        tokens = np.take(calls.tokens, places, axis=1)
+        if int(tokens.max(initial=0)) * len(places) > _MOST_IN_A_SUM:
+            tokens = tokens.astype(object)
+        counted = cast("list[list[int]]", np.add.reduceat(tokens, begins, axis=1).T.tolist())
+        first_at = np.minimum.reduceat(calls.received_at[places], begins)
+        last_at = np.maximum.reduceat(calls.closed_at[places], begins)
+        spans = zip(texts_of(stored_instants(first_at)), texts_of(stored_instants(last_at)), strict=True)
+        for counts, (first, last), begin, end in zip(counted, spans, begins.tolist(), ends, strict=True):
+            count = end - begin
+            sums = Sums({"receipts": count}, {}, 0, first, last)
+            sums.counts |= {leaf: number for leaf, number in zip(self._leaves, counts, strict=True) if number}
+            if self._unknown:
+                sums.uncounted = count
+                sums.counts |= dict.fromkeys(self._unknown, count)
+            if self._rates is None:
+                sums.counts["unpriced"] = count
+            else:
+                costs = {
+                    leaf: rate * number
+                    for leaf, rate, number in zip(self._leaves, self._rates, counts, strict=True)
+                    if rate * number
+                }
+                if costs:
+                    sums.picodollars = {**costs, "cost": sum(costs.values())}
+            if part.times or part.reported is not None:
+                self._add_told(sums, part, places[begin:end].tolist())
+            yield hour_of(last), sums
+
+    def _add_told(self, sums: Sums, part: Part, places: Sequence[int]) -> None:
+        """What a log may say besides tokens."""
+        count = len(places)
         if part.times:
-            total, _, first, itl = (_at(places, column) for column in part.times)
-            sums.counts["total_ns"] = sums.counts["upstream_ns"] = sum(filter(None, total))
-            sums.counts |= {"timed": count, "first_token_ns": sum(filter(None, first))}
+            total, _, first, itl = (chosen(places, column) for column in part.times)
+            total_ns = sum(filter(None, total))
+            sums.counts |= {"timed": count, "total_ns": total_ns, "upstream_ns": total_ns}
+            sums.counts["first_token_ns"] = sum(filter(None, first))
             sums.counts |= {"first_tokens": count - first.count(None), "itls": count - itl.count(None)}
-        if self._rates is None:
-            sums.counts["unpriced"] = count
-        else:
-            for leaf, rate in zip(self._leaves, self._rates, strict=True):
-                sums.picodollars[leaf] = rate * sums.counts[leaf]
-            sums.picodollars["cost"] = sum(sums.picodollars.values())
-        told = () if part.reported is None else _at(places, part.reported)
-        reported = [picodollars for picodollars in told if picodollars is not None]
-        if reported:
-            sums.counts["reported"], sums.picodollars["reported"] = len(reported), sum(reported)
-        sums.counts = {name: number for name, number in sums.counts.items() if number}
-        sums.picodollars = {name: amount for name, amount in sums.picodollars.items() if amount}
-        return sums
-
-
-def _by_hour(
-    closed_at: Sequence[str], begin: int, end: int, numbers: _Numbers, missing: frozenset[int]
-) -> Iterable[Sequence[int]]:
-    """The places from `begin` on and before `end` whose numbers are not `missing`, those of an hour together."""
-    hours = [at[:13] for at in closed_at[begin:end]]
-    if not missing or missing.isdisjoint(numbers[begin:end]):
-        # Most logs are in the order of time, so that hours are places in a row.
-        starts = [begin, *(begin + place for place in range(1, end - begin) if hours[place] != hours[place - 1])]
-        if len(starts) == len(set(hours)):
-            return map(range, starts, [*starts[1:], end])
-    together: defaultdict[str, list[int]] = defaultdict(list)
-    for place, hour in enumerate(hours, begin):
-        if numbers[place] not in missing:
-            together[hour].append(place)
-    return together.values()
-
-
-def _at(places: Sequence[int], column: Sequence[_T]) -> Sequence[_T]:
-    """What is at these places of a column."""
-    return column[places.start : places.stop] if isinstance(places, range) else chosen(places, column)
+            for name in [name for name, number in sums.counts.items() if not number]:
+                del sums.counts[name]
+        reported = [] if part.reported is None else chosen(places, part.reported)
+        known = [picodollars for picodollars in reported if picodollars is not None]
+        if known:
+            sums.counts["reported"] = len(known)
+            if sum(known):
+                sums.picodollars["reported"] = sum(known)

@@ -1,20 +1,19 @@
 """Receipts that have most of themselves in common: calls read from somebody's log, a hundred thousand of them a second.
 
 A *form* is one receipt that stands for all of them; a *call* has what its own receipt says otherwise: names, times,
-tokens. Calls of a form go together by columns, so that little is done for each of them. The form's document is kept
-once, a call is a row of `receipts` and has no document: `derive` makes its receipt from the two. Owns: which parts a
-call may say, and what its cost is by the form's rates. Refuses to know: SQL, and whose log it is.
+tokens. Many calls go together by columns: see `calls`. The form's document is kept once, a call is a row of `receipts`
+and has no document: `derive` makes its receipt from the two. Owns: which parts a call may say, and what its cost is by
+the form's rates. Refuses to know: SQL, and whose log it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import sha256
-from itertools import chain
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
 from taximeter.dataclass import dataclass
 from taximeter.ledger import rows
@@ -38,8 +37,6 @@ NO_PRICE = 10**19
 
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
-_T = TypeVar("_T")
-
 
 class Call(NamedTuple):
     """One call of a form. A tuple, because there are millions of them.
@@ -61,111 +58,6 @@ class Call(NamedTuple):
     reported: Decimal | None = None
     upstream_request_id: str | None = None
     supersedes: str | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class Calls:
-    """At least one call of a form, by columns: what a `Call` says, for all of them. `tokens` is a column for each of
-    the form's leaves. `total_ns` and `first_token_ns` are None where the form has no timing, and `reported` where no
-    call has such a figure."""
-
-    form: Form
-    ids: Sequence[str]
-    request_ids: Sequence[str]
-    received_at: Sequence[str]
-    closed_at: Sequence[str]
-    tokens: Sequence[Sequence[int]]
-    total_ns: Sequence[int | None] | None = None
-    first_token_ns: Sequence[int | None] | None = None
-    reported: Sequence[Decimal | None] | None = None
-    upstream_request_ids: Sequence[str | None]
-
-    @classmethod
-    def of(cls, form: Form, calls: Sequence[Call]) -> Self:
-        """Raises ValueError where one says tokens of other leaves than another."""
-        _, ids, request_ids, received_at, closed_at, counts, total_ns, first_ns, reported, theirs, _ = zip(
-            *calls, strict=True
-        )
-        return cls(
-            form=form,
-            ids=ids,
-            request_ids=request_ids,
-            received_at=received_at,
-            closed_at=closed_at,
-            tokens=list(zip(*counts, strict=True)),
-            total_ns=_if_any(total_ns),
-            first_token_ns=_if_any(first_ns),
-            reported=_if_any(reported),
-            upstream_request_ids=theirs,
-        )
-
-    @classmethod
-    def joined(cls, several: Sequence[Calls]) -> Calls:
-        """All of them, one behind the other, as if they were of the form of the first."""
-        first = several[0]
-        if len(several) == 1:
-            return first
-        received_at = _joined([calls.received_at for calls in several])
-        is_one_instant = all(calls.closed_at is calls.received_at for calls in several)
-        return cls(
-            form=first.form,
-            ids=_joined([calls.ids for calls in several]),
-            request_ids=_joined([calls.request_ids for calls in several]),
-            received_at=received_at,
-            closed_at=received_at if is_one_instant else _joined([calls.closed_at for calls in several]),
-            tokens=[_joined(columns) for columns in zip(*(calls.tokens for calls in several), strict=True)],
-            total_ns=_joined_if_any([calls.total_ns or [None] * len(calls.ids) for calls in several]),
-            first_token_ns=_joined_if_any([calls.first_token_ns or [None] * len(calls.ids) for calls in several]),
-            reported=_joined_if_any([calls.reported or [None] * len(calls.ids) for calls in several]),
-            upstream_request_ids=_joined([calls.upstream_request_ids for calls in several]),
-        )
-
-    def call(self, place: int) -> Call:
-        """One of them."""
-        return Call(
-            self.form,
-            self.ids[place],
-            self.request_ids[place],
-            self.received_at[place],
-            self.closed_at[place],
-            tuple([column[place] for column in self.tokens]),
-            None if self.total_ns is None else self.total_ns[place],
-            None if self.first_token_ns is None else self.first_token_ns[place],
-            None if self.reported is None else self.reported[place],
-            self.upstream_request_ids[place],
-        )
-
-    def part(self, places: Sequence[int]) -> Calls:
-        """Those at `places`."""
-        return Calls(
-            form=self.form,
-            ids=chosen(places, self.ids),
-            request_ids=chosen(places, self.request_ids),
-            received_at=chosen(places, self.received_at),
-            closed_at=chosen(places, self.closed_at),
-            tokens=[chosen(places, column) for column in self.tokens],
-            total_ns=None if self.total_ns is None else _if_any(chosen(places, self.total_ns)),
-            first_token_ns=None if self.first_token_ns is None else _if_any(chosen(places, self.first_token_ns)),
-            reported=None if self.reported is None else _if_any(chosen(places, self.reported)),
-            upstream_request_ids=chosen(places, self.upstream_request_ids),
-        )
-
-
-def chosen(places: Sequence[int], column: Sequence[_T]) -> list[_T]:
-    """What is at these places of a column."""
-    return [column[place] for place in places]
-
-
-def _joined(columns: Sequence[Sequence[_T]]) -> list[_T]:
-    return list(chain.from_iterable(columns))
-
-
-def _joined_if_any(columns: Sequence[Sequence[_T | None]]) -> Sequence[_T | None] | None:
-    return _if_any(_joined(columns))
-
-
-def _if_any(column: Sequence[_T | None]) -> Sequence[_T | None] | None:
-    return None if column.count(None) == len(column) else column
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Self
 from taximeter.clock import SYSTEM_CLOCK, Clock
 from taximeter.errors import LedgerError
 from taximeter.ledger.arrival import Arrival
-from taximeter.ledger.bulk import Appended, FileMark, append_many, file_marks
 from taximeter.ledger.database import Away, Database, Session, as_ledger_error, database_at
-from taximeter.ledger.forms import Call, Calls
+from taximeter.ledger.file_marks import FileMark, file_marks
+from taximeter.ledger.forms import Call
 from taximeter.ledger.journal import Journal
 from taximeter.ledger.keeper import Keeper
 from taximeter.ledger.late import NoSession, may_come_back
@@ -40,6 +40,8 @@ from taximeter.ledger.writer import LedgerCounts, Writer
 from taximeter.records import Receipt, Request, Task, TaskWord, TaskWords, new_id
 
 if TYPE_CHECKING:
+    from taximeter.ledger.bulk import Appended
+    from taximeter.ledger.calls import Calls
     from taximeter.ledger.reader import Reader
 
 _log = logging.getLogger(__name__)
@@ -219,18 +221,27 @@ class Ledger:
         )
 
     def append_many(
-        self, entries: Iterable[Call | Calls | Receipt], files: Iterable[FileMark] = (), *, dry_run: bool = False
+        self,
+        entries: Iterable[Call | Calls | Receipt],
+        files: Iterable[FileMark] = (),
+        *,
+        dry_run: bool = False,
+        durable: bool = True,
     ) -> Appended:
         """Write what was read from somebody's log, and how far its files have been read, all in one transaction.
 
-        Durable on return. Nobody else writes meanwhile, so give some ten thousand at a time. What is there already is
+        Durable on return; if it need not be `durable`, it survives the end of any process here, and a power cut once
+        something durable follows: until then a file is as unread as its calls are unwritten. Nobody else writes
+        meanwhile, so give some ten thousand at a time. What is there already is
         not written again: a receipt that is the same, a call whose newest receipt has the same tokens and total time.
         With `dry_run` the answer is the same, and nothing is kept. Raises LedgerError when the database takes nothing:
         the spool is for what cannot be read again.
         """
+        from taximeter.ledger.bulk import append_many  # noqa: PLC0415  # arrays, which who only asks needs not
+
         guard = "receipts_no_replace" if isinstance(self._database, Sqlite) else None
         with self._for_many() as session:
-            return append_many(session, entries, files, guard=guard, dry_run=dry_run)
+            return append_many(session, entries, files, guard=guard, dry_run=dry_run, durable=durable)
 
     def file_marks(self, source: str) -> dict[str, str]:
         """How far files have been read for `source`: what `append_many` was last given for each path."""

@@ -12,13 +12,13 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from itertools import chain
 from typing import Any
 
 from taximeter.dataclass import dataclass
 
 Piece = tuple[Any, int]
-"""A tuple of values, or one value that is no tuple, and for how many rows."""
+"""For so many rows: an array of 64-bit numbers or of names (see `calls`), a tuple of values, or one value that is
+neither."""
 
 _TABLE = "taximeter_rows"
 _setting = threading.Lock()
@@ -65,13 +65,15 @@ class Insertion:
 
 def insert(connection: sqlite3.Connection, told: Insertion) -> None:
     """Insert them, by a connection that knows the table. Columns of which nobody has anything are left out."""
+    import numpy as np  # noqa: PLC0415 - only for who imports much
+
     from taximeter._native import ColumnRows  # noqa: PLC0415 - absent where it was not built
 
-    numbers = tuple(chain.from_iterable(values for values, _ in told.columns[0]))
+    numbers = np.concatenate([np.asarray(values, dtype=np.int64) for values, _ in told.columns[0]])
     there = [
-        (name, list(column))
+        (name, [(_as_told(values), count) for values, count in column])
         for name, column in zip(told.names[1:], told.columns[1:], strict=True)
-        if any(value is not None for value, _ in column)
+        if any(values is not None for values, _ in column)
     ]
     rows = ColumnRows(numbers, [column for _, column in there])
     names = ", ".join([told.names[0], *(name for name, _ in there), told.also])
@@ -81,6 +83,12 @@ def insert(connection: sqlite3.Connection, told: Insertion) -> None:
         f"INSERT INTO {told.table} ({names}) SELECT {taken} FROM {_TABLE}(?) WHERE true{told.behind}",  # noqa: S608 - see above
         (rows.handle,),
     )
+
+
+def _as_told(values: Any) -> Any:
+    """Names as the bytes they are: their own type is none that crosses over."""
+    kind = getattr(getattr(values, "dtype", None), "kind", None)
+    return values.view("u1").reshape(len(values), values.itemsize) if kind == "S" else values
 
 
 @cache

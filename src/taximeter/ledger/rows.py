@@ -113,7 +113,12 @@ def stored_belongings(
 def labels_text(labels: Mapping[str, str]) -> str:
     """Labels as a JSON object, the same text for the same labels. Their names are in small letters, as headers have
     them; those that are alike then, or cut alike, are one."""
-    stored = {stored_label(name): stored_name(value) for name, value in labels.items()}
+    return _labels_text(tuple(labels.items()))
+
+
+@lru_cache(maxsize=4_096)
+def _labels_text(labels: tuple[tuple[str, str], ...]) -> str:
+    stored = {stored_label(name): stored_name(value) for name, value in labels}
     return _encode(dict(sorted(stored.items()))).decode()
 
 

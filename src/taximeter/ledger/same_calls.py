@@ -11,11 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from taximeter.ledger import rows
 from taximeter.ledger.database import Session, batches
 from taximeter.ledger.sql import instant, one_of
 from taximeter.records import Receipt
+
+if TYPE_CHECKING:
+    from taximeter.ledger.calls import Calls
 
 # ruff: noqa: S608 - all words of these questions are our own
 
@@ -32,16 +36,27 @@ _OUR_NAME = re.compile(r"req_[0-9a-hjkmnp-tv-z]{22}")  # see `records.new_id`
 _OUR_LENGTH = len("req_") + 22
 
 
+def may_be_any(session: Session, calls: Iterable[Calls]) -> bool:
+    """Whether any of the calls may be one that went through a gateway: most ledgers of imports have none."""
+    return _gateways_have_names(session) or any(
+        name is not None and len(name) == _OUR_LENGTH for some in calls for name in some.upstream_request_ids
+    )
+
+
 def through_gateway(session: Session, calls: Iterable[Told]) -> set[str]:
     """Those names under which a gateway of ours has a receipt of the call."""
     told = dict(calls)
     found: set[str] = set()
-    if session.ask("SELECT 1 FROM receipts WHERE upstream_request_id IS NOT NULL AND source IS NULL LIMIT 1"):
+    if _gateways_have_names(session):
         found |= _of_one_time(session, "upstream_request_id", "upstream_request_id IS NOT NULL", told, list(told))
     ours = [name for name in told if len(name) == _OUR_LENGTH and _OUR_NAME.fullmatch(name)]
     for chained in ("supersedes IS NULL", "supersedes IS NOT NULL"):  # each has its index
         found |= _of_one_time(session, "request_id", chained, told, ours)
     return found
+
+
+def _gateways_have_names(session: Session) -> bool:
+    return bool(session.ask("SELECT 1 FROM receipts WHERE upstream_request_id IS NOT NULL AND source IS NULL LIMIT 1"))
 
 
 def _of_one_time(session: Session, column: str, which: str, told: dict[str, str], names: Sequence[str]) -> set[str]:

@@ -15,6 +15,7 @@ import msgspec
 
 from taximeter.ledger import native_rows
 from taximeter.ledger.database import Asking, Away, Living, Refused, Session, away, refused
+from taximeter.ledger.log_copying import LogCopying
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -23,7 +24,6 @@ _decode_numbers = msgspec.json.Decoder(list[int]).decode
 _FOR_EVER_S = 1_000_000.0
 _PAGE_BYTES = 8 << 10  # of a file that is made: to write many receipts takes a sixth less than in pages of 4 kB
 _MANY_KIB = 64 << 10
-_MANY_PAGES = 4_000  # of 8 kB in the log, before they are copied into the file: what changed several times goes once
 # What is wrong with one entry; all other errors are the file's.
 _OF_AN_ENTRY = frozenset(
     {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE}
@@ -122,6 +122,7 @@ class SqliteSession:
         self._patience_s = patience_s
         self._synchronous: str | None = None
         self._takes_columns = False
+        self._copying: LogCopying | None = None
         with _border(self._path), native_rows.known_to_new_connections() if for_many else nullcontext():
             self._connection = connect(path, patience_s=patience_s, writes=True)
             if for_many:
@@ -129,7 +130,10 @@ class SqliteSession:
                 # Ids come in no order of time, so a batch changes pages all over their indexes. What does not fit into
                 # memory is written to the log, and read back from there, several times in one transaction.
                 self._connection.execute(f"PRAGMA cache_size = -{_MANY_KIB}")
-                self._connection.execute(f"PRAGMA wal_autocheckpoint = {_MANY_PAGES}")
+                # Its numbers of forms are of the same transaction, and were looked for in there.
+                self._connection.execute("PRAGMA foreign_keys = OFF")
+                self._connection.execute("PRAGMA wal_autocheckpoint = 0")
+                self._copying = LogCopying(path)
 
     @property
     def usable(self) -> bool:
@@ -172,6 +176,8 @@ class SqliteSession:
                 self._connection.execute("COMMIT")
             finally:
                 self._roll_back()
+            if self._copying is not None and not self._copying.begin():
+                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     @contextmanager
     def savepoint(self) -> Generator[None]:
@@ -197,6 +203,8 @@ class SqliteSession:
             yield described
 
     def close(self) -> None:
+        if self._copying is not None:
+            self._copying.close()
         self._connection.close()
 
     def _roll_back(self) -> None:

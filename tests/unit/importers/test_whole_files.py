@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from taximeter.importers import lines, whole_files
-from taximeter.importers.alike import Alike
+from taximeter.importers.alike import Alike, digests
 from taximeter.importers.files import FileState
 from taximeter.importers.logged import LoggedCall
 from taximeter.importers.pieces import Piece, Task, read_pieces
@@ -53,7 +54,7 @@ def together(pieces: Iterator[Piece]) -> Piece:
 
 
 def calls(alike: list[Alike]) -> list[tuple[str, LoggedCall]]:
-    return [(each.digests[place], each.call(place)) for each in alike for place in range(len(each.at))]
+    return [(each.digests[place].decode(), each.call(place)) for each in alike for place in range(len(each))]
 
 
 def assert_same(one: Piece, other: Piece) -> None:
@@ -70,10 +71,12 @@ def is_plain(content: bytes, path: Path, *, block_bytes: int = 1 << 18, most_lin
 
 
 def of_file(path: Path, offset: int = 0, *, block_bytes: int = 1 << 18, most_line_bytes: int = 1 << 20) -> Any:
+    return of_files([(os.fsencode(path), offset)], block_bytes=block_bytes, most_line_bytes=most_line_bytes)[0]
+
+
+def of_files(files: Any, *, block_bytes: int = 100, most_line_bytes: int = 10_000) -> list[Any]:
     assert usage_calls is not None
-    with path.open("rb") as file:
-        (found,) = usage_calls([(file.fileno(), offset, path.stat().st_size)], block_bytes, most_line_bytes)
-    return found
+    return usage_calls("claude-code", files, block_bytes, most_line_bytes, 40, 7)
 
 
 def numbered(count: int, **fields: object) -> list[dict[str, Any]]:
@@ -127,10 +130,49 @@ def test_what_is_usual_is_gone_through_natively(path: Path, block_bytes: int) ->
     found = of_file(path, block_bytes=block_bytes)
     assert (found.read_bytes, found.end) == (len(PLAIN), len(PLAIN))
     assert found.last_begin == PLAIN.rindex(b'{"sessionId"')
-    runs = found.columns()
-    assert [run[1] for run in runs] == [["msg_0", "msg_1", "msg_2", "m_a"], ["m_b"], ["m_c"], ["m_d"]]
-    assert runs[0][3][-1] == "2026-10-29 11:00:00.000000"
-    assert [column[-1] for column in runs[0][4]] == [3, 20_000, 100, 200, 0, 159, 0]
+    assert (found.began, found.before_last) == (PLAIN[:40], PLAIN[found.last_begin - 7 : found.last_begin])
+    names, request_ids, at, leaves = found.columns()
+    messages = [b"msg_0", b"msg_1", b"msg_2", b"m_a", b"m_b", b"m_c", b"m_d"]
+    theirs = [*("req_0", "req_1", "req_2"), *["req_1"] * 4]
+    identities = [f"{message.decode()} {request}" for message, request in zip(messages, theirs, strict=True)]
+    assert request_ids == theirs
+    assert [bytes(name).decode() for name in names] == digests("claude-code", identities)
+    assert [end for _, end in found.runs()] == [4, 5, 6, 7]
+    assert str(at.view("datetime64[us]")[3]) == "2026-10-29T11:00:00.000000"
+    assert leaves[:, 3].tolist() == [3, 20_000, 100, 200, 0, 159, 0]
+
+
+_LETTERS = st.sampled_from(["msg_", "msg_vrtx_", "msg__", "_", "a", "Z", "7", "-", "é", "x" * 20, "x" * 200])
+
+
+@settings(deadline=None)
+@given(
+    message=st.lists(_LETTERS, min_size=1, max_size=6).map("".join),
+    request=st.none() | st.just("") | st.lists(_LETTERS, max_size=3).map("".join),
+)
+@example(message="msg_" + "0" * 19, request="r")
+@example(message="msg_" + "0" * 20, request="r")
+@example(message="m" * 115, request=None)
+@example(message="m" * 116, request=None)
+@example(message="m" * 117, request="r")
+def test_a_call_has_the_same_name_whoever_read_it(path: Path, message: str, request: str | None) -> None:
+    """Also where its message's name is nobody else's, and where it fills blocks of what is hashed."""
+    path.write_bytes(encoded(a_line(message={"id": message}, requestId=request)))
+    (one,) = native(path).alike
+    (other,) = by_python(path).alike
+    assert one.digests.tolist() == other.digests.tolist()
+
+
+_FIRST = datetime(2015, 1, 1, tzinfo=UTC).replace(tzinfo=None)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 3 * 10**9).map(lambda seconds: _FIRST + timedelta(seconds=seconds, microseconds=seconds)))
+def test_a_call_was_made_when_its_line_says(path: Path, at: datetime) -> None:
+    """To the millisecond, for a hundred years."""
+    path.write_bytes(encoded(a_line(timestamp=f"{at.isoformat(timespec='milliseconds')}Z")))
+    ((only,), (other,)) = native(path).alike, by_python(path).alike
+    assert only.at.tolist() == other.at.tolist() == [at.replace(microsecond=at.microsecond // 1_000 * 1_000)]
 
 
 @pytest.mark.parametrize(
@@ -152,25 +194,27 @@ def test_what_needs_a_closer_look_is_left_to_python(path: Path, content: bytes) 
 
 
 def test_what_is_no_file_is_not_plain(path: Path, tmp_path: Path) -> None:
-    """A descriptor that cannot be read, or one of nothing, crashes nobody."""
-    assert usage_calls is not None
-    folder = os.open(tmp_path, os.O_RDONLY)
+    """A folder, a pipe that nobody writes into, and what is not there, crash and hold up nobody."""
     path.write_bytes(PLAIN)
-    with path.open("rb") as file:
-        file.seek(17)
-        no, closed, whole, short = usage_calls(
-            [(folder, 0, 10), (-1, 0, 10), (file.fileno(), 0, len(PLAIN)), (file.fileno(), 0, len(PLAIN) + 10)],
-            100,
-            10_000,
-        )
-        assert file.tell() == 17
-        for wrong in ([(file.fileno(), -1, 1)], [(file.fileno(), 0, -1)]):
-            with pytest.raises(ValueError, match="begins at 0"):
-                usage_calls(wrong, 100, 100)
-        with pytest.raises(ValueError, match="at least a byte"):
-            usage_calls([], 0, 100)
-    os.close(folder)
-    assert [each.is_plain for each in (no, closed, whole, short)] == [False, False, True, True]
+    os.mkfifo(tmp_path / "pipe")
+    writer = os.open(tmp_path / "pipe", os.O_RDWR)  # or opening it would wait
+    where = [tmp_path, tmp_path / "pipe", tmp_path / "gone", path]
+    no, pipe, gone, whole = of_files([(os.fsencode(each), 0) for each in where])
+    os.close(writer)
+    assert [each.is_plain for each in (no, pipe, gone, whole)] == [False, False, False, True]
+    status = path.stat()
+    assert (whole.device, whole.inode, whole.size) == (status.st_dev, status.st_ino, status.st_size)
+    assert whole.modified_ns == status.st_mtime_ns
+
+
+@pytest.mark.parametrize(
+    ("files", "block_bytes", "why"),
+    [([(b"/", -1)], 100, "begins at 0"), ([(b"/\0", 0)], 100, "no zero"), ([], 0, "at least a byte")],
+)
+def test_what_cannot_be_meant_is_refused(files: Any, block_bytes: int, why: str) -> None:
+    """With what is wrong about it."""
+    with pytest.raises(ValueError, match=why):
+        of_files(files, block_bytes=block_bytes)
 
 
 def test_texts_outlive_what_they_were_read_from(path: Path) -> None:
@@ -180,8 +224,7 @@ def test_texts_outlive_what_they_were_read_from(path: Path) -> None:
     found = of_file(path, block_bytes=50_000)
     path.write_bytes(b"")
     assert found.is_plain
-    assert [run[1] for run in found.columns()] == [[name] for name in names]
-    assert [run[0][1] for run in found.columns()] == [f"/{name}" for name in names]
+    assert [common[1] for common, _ in found.runs()] == [f"/{name}" for name in names]
 
 
 def test_a_file_that_is_gone_is_said_and_the_others_are_read(path: Path) -> None:
@@ -202,9 +245,9 @@ def test_threads_are_gone_when_nobody_reads_on(path: Path, tmp_path: Path, monke
     real = whole_files.usage_calls
     assert real is not None
 
-    def counted(files: list[tuple[int, int, int]], *sizes: int) -> Any:
+    def counted(source: str, files: list[tuple[bytes, int]], *sizes: int) -> Any:
         asked.append(len(files))
-        return real(files, *sizes)
+        return real(source, files, *sizes)
 
     monkeypatch.setattr(whole_files, "usage_calls", counted)
     tasks: list[Task] = []

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taximeter.ledger import native_rows
+from taximeter.ledger.calls import names_of, texts_of
 from taximeter.ledger.native_rows import Insertion, Piece, insert
 
 
@@ -37,6 +39,17 @@ def test_only_connections_that_were_opened_for_it_know_the_table(connection: sql
 _values = st.none() | st.integers(-(2**63), 2**63 - 1) | st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
+def _several(count: int) -> st.SearchStrategy[Any]:
+    """As many, as a tuple or an array."""
+    numbers = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=count, max_size=count)
+    names = st.lists(st.text("az09_", max_size=30), min_size=count, max_size=count)
+    return (
+        st.lists(_values, min_size=count, max_size=count).map(tuple)
+        | numbers.map(lambda values: np.array(values, dtype=np.int64))
+        | names.map(names_of)
+    )
+
+
 @st.composite
 def _columns(draw: st.DrawFn) -> tuple[list[int], list[list[Piece]]]:
     """Numbers in any order, and columns in pieces of any length."""
@@ -48,15 +61,15 @@ def _columns(draw: st.DrawFn) -> tuple[list[int], list[list[Piece]]]:
         edges = sorted(draw(st.lists(st.integers(0, count), max_size=3)))
         pieces: list[Piece] = []
         for begin, end in zip([0, *edges], [*edges, count], strict=True):
-            several = draw(st.booleans())
-            values = tuple(draw(st.lists(_values, min_size=end - begin, max_size=end - begin)))
-            pieces.append((values if several else draw(_values), end - begin))
+            pieces.append((draw(_several(end - begin) | _values), end - begin))
         columns.append(pieces)
     return numbers, columns
 
 
 def in_full(piece: Piece) -> Sequence[object]:
     values, count = piece
+    if isinstance(values, np.ndarray):
+        return texts_of(values) if values.dtype.kind == "S" else values.tolist()
     return cast("tuple[object, ...]", values) if isinstance(values, tuple) else [values] * count
 
 
@@ -105,6 +118,13 @@ def test_rows_are_what_the_columns_say(
         ((1,), [["a"]]),
         ((1,), [("a", 1)]),
         ((1,), [[("a", 1)]] * 100),
+        ((1,), [[(np.zeros(2, np.int64), 1)]]),
+        ((1,), [[(np.zeros(1, np.int32), 1)]]),
+        ((1,), [[(np.zeros(1), 1)]]),
+        ((1,), [[(np.zeros((1, 1, 1), np.uint8), 1)]]),
+        ((1,), [[(np.zeros((1, 1), np.int64), 1)]]),
+        ((1, 2), [[(np.zeros(4, np.int64)[::2], 2)]]),
+        ((1, 2), [[(np.zeros((2, 4), np.uint8)[:, :2], 2)]]),
     ],
 )
 def test_columns_that_make_no_rows_are_refused(connection: sqlite3.Connection, numbers: Any, columns: Any) -> None:
@@ -113,7 +133,7 @@ def test_columns_that_make_no_rows_are_refused(connection: sqlite3.Connection, n
 
     assert connection
     with pytest.raises(ValueError, match=r"row|column|piece"):
-        ColumnRows(numbers, columns)
+        ColumnRows(np.array(numbers, dtype=np.int64), columns)
 
 
 @pytest.mark.parametrize("value", [2**63, "\ud800"])
@@ -123,14 +143,14 @@ def test_what_sqlite_cannot_hold_is_refused(connection: sqlite3.Connection, valu
 
     assert connection
     with pytest.raises((OverflowError, UnicodeEncodeError)):
-        ColumnRows((1,), [[(value, 1)]])
+        ColumnRows(np.array([1]), [[(value, 1)]])
 
 
 def test_a_handle_that_nobody_offers_is_an_error(connection: sqlite3.Connection) -> None:
     """Also one whose rows are gone, and none at all."""
     from taximeter._native import ColumnRows  # noqa: PLC0415 - as above
 
-    rows = ColumnRows((1,), [[("a", 1)]])
+    rows = ColumnRows(np.array([1]), [[("a", 1)]])
     handle = rows.handle
     found = connection.execute("SELECT c0, c1, c2, c99 FROM taximeter_rows(?)", (handle,)).fetchall()
     assert found == [(1, "a", None, None)]
@@ -149,8 +169,8 @@ def test_rows_stay_while_they_are_gone_through(connection: sqlite3.Connection) -
     """Two can be, at once; and a view cannot have them."""
     from taximeter._native import ColumnRows  # noqa: PLC0415 - as above
 
-    one = ColumnRows(tuple(range(3)), [[(tuple(f"a{n}" for n in range(3)), 3)]])
-    other = ColumnRows(tuple(range(2)), [[("b", 2)]])
+    one = ColumnRows(np.arange(3), [[(tuple(f"a{n}" for n in range(3)), 3)]])
+    other = ColumnRows(np.arange(2), [[("b", 2)]])
     both = "SELECT x.c1, y.c1 FROM taximeter_rows(?) x, taximeter_rows(?) y"
     found = connection.execute(both, (one.handle, other.handle)).fetchall()
     assert found == [(f"a{n}", "b") for n in range(3) for _ in range(2)]
