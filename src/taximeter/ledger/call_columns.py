@@ -271,7 +271,8 @@ class CallColumns:
             sums.counts |= {leaf: number for leaf, number in zip(self._leaves, counts, strict=True) if number}
             if self._unknown:
                 sums.uncounted = count
-                sums.counts |= dict.fromkeys(self._unknown, count)
+                for name in self._unknown:
+                    sums.counts[name] = count
             if self._rates is None:
                 sums.counts["unpriced"] = count
             else:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from taximeter.errors import LedgerError
-from taximeter.ledger import Appended, FileMark, Ledger, same_calls
+from taximeter.ledger import FileMark, Ledger, same_calls
+from taximeter.ledger.bulk import Appended
 from taximeter.ledger.sqlite import SqliteSession
 from taximeter.records import Receipt, Timing, new_id
 from tests.unit.ledger.conftest import Open
