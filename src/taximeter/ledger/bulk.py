@@ -7,6 +7,7 @@ already is found by what is missing afterwards. Owns: that transaction. Refuses 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import field
@@ -200,7 +201,7 @@ def _append_calls(session: Session, calls: Sequence[Calls], appended: Appended) 
     first = next_number(session)
     told = 0
     parts: list[tuple[CallColumns, Part]] = []
-    numbered: list[tuple[Counts, Calls]] = []
+    numbered: list[tuple[Counts, Calls, list[Segment]]] = []
     refused: list[int] = []
     for alike in _of_one_statement(session, calls):
         ids = np.concatenate([some.ids for _, some, _ in alike])
@@ -211,7 +212,7 @@ def _append_calls(session: Session, calls: Sequence[Calls], appended: Appended) 
         made_of: list[tuple[CallColumns, Part]] = []
         for mine, some, segments in alike:
             theirs = numbers[begin : (begin := begin + len(some))]
-            numbered.append((theirs, some))
+            numbered.append((theirs, some, segments))
             made_of += ((mine, part) for part in mine.parts(theirs, some, segments, refused))
         parts += made_of
         _insert(session, made_of, whole=not refused)
@@ -226,11 +227,14 @@ def _append_calls(session: Session, calls: Sequence[Calls], appended: Appended) 
     rollup.write(session)
 
 
-def _called(numbers: Sequence[int], numbered: Sequence[tuple[Counts, Calls]]) -> list[Call]:
-    """The calls that go by these numbers, by their ids."""
+def _called(numbers: Sequence[int], numbered: Sequence[tuple[Counts, Calls, list[Segment]]]) -> list[Call]:
+    """The calls that go by these numbers, by their ids. Each has the form of its own segment: those that were joined
+    have the first one's, and would belong to its session."""
     found: list[Call] = []
-    for theirs, some in numbered if numbers else ():
-        found += (some.call(place) for place in np.flatnonzero(np.isin(theirs, numbers)).tolist())
+    for theirs, some, segments in numbered if numbers else ():
+        for place in np.flatnonzero(np.isin(theirs, numbers)).tolist():
+            form = segments[bisect_right(segments, place, key=_begin_of) - 1][0]
+            found.append(some.call(place)._replace(form=form))
     return sorted(found, key=_id_of)
 
 
@@ -251,6 +255,7 @@ def _insert(session: Session, parts: Sequence[tuple[CallColumns, Part]], *, whol
 
 
 _number_of = itemgetter(0)
+_begin_of = itemgetter(1)
 _id_of = itemgetter(Call._fields.index("id"))
 _CANNOT_HOLD = "its names, times or numbers are none that a row can hold"
 

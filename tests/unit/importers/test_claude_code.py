@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -60,6 +61,29 @@ def test_subagents_and_sidechains_are_calls_too(desk: Desk) -> None:
     assert desk.tokens() == 5 * 10 + 3 * 20
     assert {each.request.run for each in receipts} == {None, "a1"}
     assert sum(each.request.labels.get("sidechain") == "yes" for each in receipts) == 3
+
+
+def test_an_answer_that_has_grown_stays_where_it_belongs(desk: Desk) -> None:
+    """Answers of several sessions that go on between two imports: each correction is of its own session, run, folder,
+    and the sums are."""
+    sessions = [f"session-{letter}" for letter in "abcde"]
+
+    def lines(session: str, out: int) -> list[dict[str, Any]]:
+        where = {"session": session, "cwd": f"/home/dev/{session}", "isSidechain": True, "agentId": f"run-{session}"}
+        return [transcript_line(f"{session} {n}", out=out, request=f"{session} {n}", **where) for n in range(3)]
+
+    paths = [desk.write(f"{session}.jsonl", *lines(session, 5)) for session in sessions]
+    assert desk.run().total.calls == 15
+    for path, session in zip(paths, sessions, strict=True):
+        desk.append(path, *lines(session, 100))
+    assert desk.run().corrected == 15
+    for receipt in desk.receipts():
+        request = receipt.request
+        assert receipt.supersedes is not None
+        assert request.run == f"run-{request.session}"
+        assert request.labels["project"] == f"~/{request.session}"
+    spent = {part.name: part.output_tokens for part in desk.ledger.groups("session")}
+    assert spent == dict.fromkeys(sessions, 300)
 
 
 def test_a_fork_that_holds_the_history_of_another_session_adds_only_its_own(desk: Desk) -> None:
