@@ -35,6 +35,7 @@ from taximeter.importers.sources import HEAD_BYTES, SOURCES, Source, source_name
 from taximeter.importers.summary import ImportSummary
 from taximeter.importers.workers import reading
 from taximeter.ledger import Call, FileMark
+from taximeter.ledger.batch import Batch
 from taximeter.ledger.calls import Calls
 from taximeter.records import Receipt
 
@@ -58,7 +59,7 @@ class Shelf(Protocol):
 
     def append_many(
         self,
-        entries: Sequence[Call | Calls | Receipt],
+        entries: Batch | Sequence[Call | Calls | Receipt],
         files: Sequence[FileMark] = (),
         *,
         dry_run: bool = False,
@@ -237,9 +238,10 @@ class Importer:
         """Begin to append what has come together, each call once, when what was begun before is done."""
         entries, marks = self._once(), self._marks
         self._entries, self._marks, self._waiting = [], [], 0
+        batch = Batch(entries)  # while the one before is written
         self._settle()
         if entries or marks:
-            append = partial(self._shelf.append_many, entries, marks, dry_run=self._dry_run, durable=durable)
+            append = partial(self._shelf.append_many, batch, marks, dry_run=self._dry_run, durable=durable)
             self._appending = entries, appender.submit(append)
 
     def _is_idle(self) -> bool:

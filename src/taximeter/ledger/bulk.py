@@ -7,26 +7,23 @@ already is found by what is missing afterwards. Owns: that transaction. Refuses 
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from itertools import accumulate, chain
 from operator import itemgetter
-from typing import Any
 
 import numpy as np
 
 from taximeter.dataclass import dataclass
 from taximeter.errors import LedgerError
 from taximeter.ledger import rows, same_calls
-from taximeter.ledger.call_columns import CallColumns, Part, Segment
-from taximeter.ledger.calls import Calls, Counts, stored_instants, texts_of
-from taximeter.ledger.columns import BELONGING_COLUMNS, PHASE_COLUMNS, RECEIPT_COLUMNS, REPORTED_COLUMN, TOKEN_COLUMNS
+from taximeter.ledger.batch import Batch, Statement
+from taximeter.ledger.calls import Counts, stored_instants, texts_of
+from taximeter.ledger.columns import TOKEN_COLUMNS
 from taximeter.ledger.database import Away, Refused, Session
 from taximeter.ledger.file_marks import FileMark, remember
-from taximeter.ledger.forms import Call, Form, derive
-from taximeter.ledger.rollups import Rollup
+from taximeter.ledger.forms import Call, Form
+from taximeter.ledger.native_rows import Piece
 from taximeter.ledger.sparse import Pattern
 from taximeter.ledger.transactions import NewReceipt, is_there, next_number, write, write_one
 from taximeter.records import Receipt
@@ -58,7 +55,7 @@ class _NotKept(Exception):
 
 def append_many(
     session: Session,
-    entries: Iterable[Call | Calls | Receipt],
+    batch: Batch,
     marks: Iterable[FileMark] = (),
     *,
     guard: str | None = None,
@@ -69,33 +66,20 @@ def append_many(
     the same answer. What is there already is not written again. `guard` is a trigger that looks at each new receipt,
     and need not at these: it is away until the end of the transaction. Raises LedgerError when the database takes
     nothing."""
-    calls: list[Calls] = []
-    single: defaultdict[Form, list[Call]] = defaultdict(list)
-    others: list[Receipt] = []
-    for entry in entries:
-        if isinstance(entry, Receipt):
-            others.append(entry)
-        elif isinstance(entry, Calls):
-            calls.append(entry)
-        elif entry.supersedes is None:
-            single[entry.form].append(entry)
-        else:
-            others.append(_receipt_of(entry))
     appended = Appended()
-    for form, some in single.items():
-        calls += _together(form, some, appended)
     try:
         with session.transaction(durable=durable):
-            _leave_to_the_gateway(session, calls, others, appended)
-            if calls:
+            receipts = _without_the_gateways(session, batch, appended)
+            appended.refused += batch.refused
+            if batch.calls:
                 lifted = None if guard is None else session.ask(_SQL_OF, guard)[0][0]
                 if lifted is not None:
                     session.tell(f"DROP TRIGGER {guard}", [()])
-                _append_calls(session, calls, appended)
+                _append_calls(session, batch, appended)
                 if lifted is not None:
                     session.tell(lifted, [()])
-            if others:
-                _append_receipts(session, others, appended)
+            if receipts:
+                _append_receipts(session, receipts, appended)
             remember(session, marks)
             if dry_run:
                 raise _NotKept
@@ -105,28 +89,22 @@ def append_many(
     return appended
 
 
-def _leave_to_the_gateway(session: Session, calls: list[Calls], others: list[Receipt], appended: Appended) -> None:
-    """Take out of both what has its receipt already, for it came through the gateway."""
+def _without_the_gateways(session: Session, batch: Batch, appended: Appended) -> list[Receipt]:
+    """The receipts that are to be appended whole, and are of nothing that came through the gateway and has its receipt;
+    nor are the calls then."""
     told: dict[str, str] = {}
-    if same_calls.may_be_any(session, calls):
-        for some in calls:
+    if same_calls.may_be_any(session, batch.calls):
+        for some in batch.calls:
             at = texts_of(stored_instants(some.received_at))
             told.update((name, when) for name, when in zip(some.upstream_request_ids, at, strict=True) if name)
-    logged = [(each, each.upstream_request_id) for each in others if each.source is not None]
+    logged = [(each, each.upstream_request_id) for each in batch.receipts if each.source is not None]
     told.update((name, rows.stored_instant(each.request.received_at)) for each, name in logged if name)
     there = same_calls.through_gateway(session, told.items()) if told else set[str]()
     if not there:
-        return
-    left: list[Calls] = []
-    for some in calls:
-        names = some.upstream_request_ids
-        appended.through_gateway += [id_ for id_, name in zip(texts_of(some.ids), names, strict=True) if name in there]
-        places = [place for place, name in enumerate(names) if name not in there]
-        left += [some.part(places)] if places else []
-    calls[:] = left
-    gone = {each.id for each, name in logged if name in there}
-    appended.through_gateway += [each.id for each in others if each.id in gone]
-    others[:] = [each for each in others if each.id not in gone]
+        return batch.receipts
+    gone = [each.id for each, name in logged if name in there]
+    appended.through_gateway += [*batch.leave_out(there), *gone]
+    return [each for each in batch.receipts if each.id not in gone]
 
 
 _SQL_OF = "SELECT sql FROM sqlite_master WHERE type = 'trigger' AND name = ?"
@@ -162,110 +140,49 @@ def _append_receipts(session: Session, receipts: Sequence[Receipt], appended: Ap
             appended.written += 1
 
 
-def _of_one_statement(
-    session: Session, calls: Iterable[Calls]
-) -> Iterable[list[tuple[CallColumns, Calls, list[Segment]]]]:
-    """Calls whose rows one statement writes: those of forms with one document joined, and which of them belong to the
-    same."""
-    together: defaultdict[tuple[object, ...], list[Calls]] = defaultdict(list)
-    for some in calls:
-        nothings = tuple([name is None for name in some.form.belongings])
-        together[some.form.digest, len(some.tokens), nothings].append(some)
-    columns: dict[str, CallColumns] = {}
-    alike: defaultdict[tuple[object, ...], list[tuple[CallColumns, Calls, list[Segment]]]] = defaultdict(list)
-    for (_, *shape), each in together.items():
-        form = each[0].form
-        mine = columns.get(form.digest)
-        if mine is None:
-            mine = columns[form.digest] = CallColumns(form, _form_number(session, form))
-        ends = accumulate(map(len, each))
-        segments = [(some.form, end - len(some), end) for some, end in zip(each, ends, strict=True)]
-        alike[mine.shape, *shape].append((mine, Calls.joined(each), segments))
-    return alike.values()
-
-
-def _together(form: Form, calls: Sequence[Call], appended: Appended) -> list[Calls]:
-    """By columns, those that these can hold; the others are refused."""
-    try:
-        return [Calls.of(form, calls)]
-    except ValueError:
-        if len(calls) > 1:
-            return list(chain.from_iterable(_together(form, [call], appended) for call in calls))
-        appended.refused.append((calls[0].id, _CANNOT_HOLD))
-        return []
-
-
-def _append_calls(session: Session, calls: Sequence[Calls], appended: Appended) -> None:
-    """Write what is not there; what is, is found by the numbers that are missing then. Rows of one statement have
-    numbers in a row, in the order of their ids, so that tables and indexes are gone through in one direction."""
+def _append_calls(session: Session, batch: Batch, appended: Appended) -> None:
+    """Write what is not there; what is, is found by the numbers that are missing then."""
     first = next_number(session)
-    told = 0
-    parts: list[tuple[CallColumns, Part]] = []
-    numbered: list[tuple[Counts, Calls, list[Segment]]] = []
-    refused: list[int] = []
-    for alike in _of_one_statement(session, calls):
-        ids = np.concatenate([some.ids for _, some, _ in alike])
-        numbers = np.empty(len(ids), dtype=np.int64)
-        numbers[np.argsort(ids, kind="stable")] = np.arange(first + told, first + told + len(ids))
-        told += len(ids)
-        begin = 0
-        made_of: list[tuple[CallColumns, Part]] = []
-        for mine, some, segments in alike:
-            theirs = numbers[begin : (begin := begin + len(some))]
-            numbered.append((theirs, some, segments))
-            made_of += ((mine, part) for part in mine.parts(theirs, some, segments, refused))
-        parts += made_of
-        _insert(session, made_of, whole=not refused)
-    appended.refused += [(call.id, _CANNOT_HOLD) for call in _called(refused, numbered)]
-    missing = _missing(session, first, told - len(refused), parts)
-    appended.written += told - len(refused) - len(missing)
-    _compare(session, _called(missing.tolist(), numbered), appended)
-    rollup = Rollup()
-    for mine, part in parts:
-        for key, sums in mine.sums(part, missing):
-            rollup.add_sums(key, sums)
-    rollup.write(session)
+    batch.number_from(first)
+    forms: dict[str, int] = {}
+    for statement in batch.statements:
+        for mine, _ in statement.parts:
+            if mine.form.digest not in forms:
+                forms[mine.form.digest] = _form_number(session, mine.form)
+        _insert(session, statement, forms)
+    told = batch.numbers()
+    missing = _missing(session, first, told)
+    appended.written += len(told) - len(missing)
+    _compare(session, batch.of_numbers(missing.tolist()), appended)
+    for telling in batch.tellings(missing):
+        session.tell(*telling)
 
 
-def _called(numbers: Sequence[int], numbered: Sequence[tuple[Counts, Calls, list[Segment]]]) -> list[Call]:
-    """The calls that go by these numbers, by their ids. Each has the form of its own segment: those that were joined
-    have the first one's, and would belong to its session."""
-    found: list[Call] = []
-    for theirs, some, segments in numbered if numbers else ():
-        for place in np.flatnonzero(np.isin(theirs, numbers)).tolist():
-            form = segments[bisect_right(segments, place, key=_begin_of) - 1][0]
-            found.append(some.call(place)._replace(form=form))
-    return sorted(found, key=_id_of)
-
-
-def _insert(session: Session, parts: Sequence[tuple[CallColumns, Part]], *, whole: bool) -> None:
-    """Rows of one shape, in the order of their numbers; `whole` says that none of these is left out."""
-    if not parts:
-        return
-    all_alike = parts[0][0]
-    if whole and session.tell_columns(all_alike.insertion(parts)):
-        return
+def _insert(session: Session, statement: Statement, forms: Mapping[str, int]) -> None:
+    """Rows of one shape, in the order of their numbers."""
+    if statement.insertion is not None:
+        numbered: list[Piece] = [(forms[mine.form.digest], len(part.numbers)) for mine, part in statement.parts]
+        if session.tell_columns(statement.insertion.with_last(numbered)):
+            return
     told: defaultdict[Pattern | None, list[rows.Row]] = defaultdict(list)
-    for mine, part in parts:
-        pattern, made = mine.rows(part)
+    for mine, part in statement.parts:
+        pattern, made = mine.rows(part, forms[mine.form.digest])
         told[pattern] += made
     for pattern, made in told.items():
         made.sort(key=_number_of)
-        all_alike.insert(session, pattern, made)
+        statement.parts[0][0].insert(session, pattern, made)
 
 
 _number_of = itemgetter(0)
-_begin_of = itemgetter(1)
-_id_of = itemgetter(Call._fields.index("id"))
-_CANNOT_HOLD = "its names, times or numbers are none that a row can hold"
 
 
-def _missing(session: Session, first: int, count: int, parts: Iterable[tuple[CallColumns, Part]]) -> Counts:
-    """Which of the `count` numbers, all from `first` on, no receipt got."""
-    if session.ask("SELECT count(*) FROM receipts WHERE number >= ?", first)[0][0] == count:
+def _missing(session: Session, first: int, told: Counts) -> Counts:
+    """Which of the numbers, all from `first` on, no receipt got."""
+    if session.ask("SELECT count(*) FROM receipts WHERE number >= ?", first)[0][0] == len(told):
         return np.empty(0, dtype=np.int64)
-    there = [number for (number,) in session.ask("SELECT number FROM receipts WHERE number >= ?", first)]
-    return np.setdiff1d(np.concatenate([part.numbers for _, part in parts]), there)
+    return np.setdiff1d(
+        told, [number for (number,) in session.ask("SELECT number FROM receipts WHERE number >= ?", first)]
+    )
 
 
 def _compare(session: Session, calls: Sequence[Call], appended: Appended) -> None:
@@ -312,15 +229,3 @@ def _form_number(session: Session, form: Form) -> int:
         "INSERT INTO forms (number, digest, document) VALUES (?, ?, ?)", [(number, form.digest, form.document)]
     )
     return number
-
-
-def _receipt_of(call: Call) -> Receipt:
-    """What a call stands for, as a receipt of its own."""
-    row: dict[str, Any] = dict.fromkeys(RECEIPT_COLUMNS) | dict(zip(call.form.leaves, call.tokens, strict=True))
-    row |= dict.fromkeys(PHASE_COLUMNS, 0) | dict(zip(BELONGING_COLUMNS, call.form.belongings, strict=True))
-    row |= {name: getattr(call, name) for name in _OF_A_CALL}
-    row |= {"total_ns": call.total_ns, "upstream_ns": call.total_ns, "first_token_ns": call.first_token_ns}
-    return derive(call.form.prototype, row | {REPORTED_COLUMN: rows.picodollars_of(call.reported)})
-
-
-_OF_A_CALL = ("id", "request_id", "received_at", "closed_at", "supersedes", "upstream_request_id")

@@ -35,7 +35,7 @@ from taximeter.ledger.rollups import Key, Sums, hour_of
 from taximeter.ledger.sparse import Pattern, insert, inserting
 from taximeter.records import PICODOLLARS_PER_DOLLAR, Basis, Usage, gap_ns
 
-_OF_A_FORM = ("outcome", "model", "served_by", "usage_basis", "cost_basis", "form")
+_OF_A_FORM = ("outcome", "model", "served_by", "usage_basis", "cost_basis")
 _OF_A_TIMING = ("total_ns", "upstream_ns", "first_token_ns", "itl_ns")
 _TOO_FINE = -(10**30)  # in the place of what a log says, and what no column can hold
 
@@ -76,14 +76,15 @@ class CallColumns:
     """Which columns the calls of forms with one document fill, and how.
 
     A row is: number, id, request_id, received_at, closed_at, upstream_request_id, reported; then the tokens; the times,
-    where there are any; the amounts and the cost, where there are prices; what it belongs to, and what is the form's.
+    where there are any; the amounts and the cost, where there are prices; what it belongs to, what is the form's, and
+    the form's number in the database.
     """
 
-    def __init__(self, form: Form, number: int) -> None:
+    def __init__(self, form: Form) -> None:
+        self.form = form
         usage, timing = form.prototype.usage, form.prototype.timing
         assert usage is not None  # noqa: S101 - see `Form.of`
         constants: dict[str, Any] = dict(zip(RECEIPT_COLUMNS, rows.receipt_row(form.prototype), strict=True))
-        constants["form"] = number
         self._constants = tuple(constants[name] for name in _OF_A_FORM)
         self._key = {name: constants[name] for name in HOUR_KEYS}
         self._leaves = form.leaves
@@ -103,7 +104,7 @@ class CallColumns:
         if form.rates is not None:
             names += [*(BUCKET_COLUMNS[leaf] for leaf in form.leaves), *MONEY_COLUMNS]
             zeros += [column for unit, column in BUCKET_COLUMNS.items() if unit not in form.leaves]
-        self._names = (*names, *BELONGING_COLUMNS, *_OF_A_FORM)
+        self._names = (*names, *BELONGING_COLUMNS, *_OF_A_FORM, "form")
         self._also = ", ".join([*zeros, "off_scale", "stream"])
         self._values = ", ".join([*("0" for _ in zeros), "0", "TRUE" if constants["stream"] else "FALSE"])
 
@@ -121,7 +122,7 @@ class CallColumns:
             session.tell(statement, made)
 
     def insertion(self, parts: Sequence[tuple[CallColumns, Part]]) -> Insertion:
-        """The same by columns, of parts whose calls' rows have this `shape`."""
+        """The same by columns, of parts whose calls' rows have this `shape`; without the last, the numbers of forms."""
         pieces = [mine.pieces(part) for mine, part in parts]
         return Insertion(
             table="receipts",
@@ -189,7 +190,7 @@ class CallColumns:
         outputs = tokens[self._outputs].sum(axis=0).tolist()
         return list(map(gap_ns, total_ns, first_ns, outputs))
 
-    def rows(self, part: Part) -> tuple[Pattern | None, Iterable[rows.Row]]:
+    def rows(self, part: Part, form_number: int) -> tuple[Pattern | None, Iterable[rows.Row]]:
         """What `insert` takes: rows of what there is, and in which columns there is nothing; or rows of all columns,
         where some of the calls have something in one and others have not."""
         calls, count = part.calls, len(part.numbers)
@@ -205,7 +206,8 @@ class CallColumns:
             for values in zip(*(form.belongings for form, _, _ in part.segments), strict=True)
         ]
         # What is shared never ends.
-        shared = [*belongings, *(None if value is None else repeat(value) for value in self._constants)]
+        constants = (*self._constants, form_number)
+        shared = [*belongings, *(None if value is None else repeat(value) for value in constants)]
         nothings = [column.count(None) for column in columns]
         if any(0 < nothing < count for nothing in nothings):
             filled = (repeat(None) if column is None else column for column in shared)

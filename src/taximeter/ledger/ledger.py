@@ -40,6 +40,7 @@ from taximeter.ledger.writer import LedgerCounts, Writer
 from taximeter.records import Receipt, Request, Task, TaskWord, TaskWords, new_id
 
 if TYPE_CHECKING:
+    from taximeter.ledger.batch import Batch
     from taximeter.ledger.bulk import Appended
     from taximeter.ledger.calls import Calls
     from taximeter.ledger.reader import Reader
@@ -222,7 +223,7 @@ class Ledger:
 
     def append_many(
         self,
-        entries: Iterable[Call | Calls | Receipt],
+        entries: Batch | Iterable[Call | Calls | Receipt],
         files: Iterable[FileMark] = (),
         *,
         dry_run: bool = False,
@@ -237,11 +238,14 @@ class Ledger:
         With `dry_run` the answer is the same, and nothing is kept. Raises LedgerError when the database takes nothing:
         the spool is for what cannot be read again.
         """
-        from taximeter.ledger.bulk import append_many  # noqa: PLC0415  # arrays, which who only asks needs not
+        from taximeter.ledger.batch import Batch  # noqa: PLC0415  # arrays, which who only asks needs not
+        from taximeter.ledger.bulk import append_many  # noqa: PLC0415
+
+        batch = entries if isinstance(entries, Batch) else Batch(entries)
 
         guard = "receipts_no_replace" if isinstance(self._database, Sqlite) else None
         with self._for_many() as session:
-            return append_many(session, entries, files, guard=guard, dry_run=dry_run, durable=durable)
+            return append_many(session, batch, files, guard=guard, dry_run=dry_run, durable=durable)
 
     def file_marks(self, source: str) -> dict[str, str]:
         """How far files have been read for `source`: what `append_many` was last given for each path."""

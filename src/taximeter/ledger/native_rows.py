@@ -11,6 +11,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -61,6 +62,10 @@ class Insertion:
     also: str
     values: str
     behind: str
+
+    def with_last(self, column: Sequence[Piece]) -> Insertion:
+        """The same with one column more, the last of the names."""
+        return replace(self, columns=[*self.columns, column])
 
 
 def insert(connection: sqlite3.Connection, told: Insertion) -> None:

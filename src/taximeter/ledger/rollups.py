@@ -10,7 +10,7 @@ takes away what it corrects. Owns: what a receipt adds to which sum. Refuses to 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cache
 from hashlib import sha256
@@ -54,6 +54,9 @@ _COUNTED = ((_AT["total_ns"], "timed"), (_AT["first_token_ns"], "first_tokens"),
 _UNCOUNTED = tuple((_AT[name], name) for name in ("total_ns", "first_token_ns"))
 _TOKENS_AT = tuple((_AT[name], name, UNKNOWN_COLUMNS[name]) for name in TOKEN_COLUMNS)
 _BUCKETS_AT = tuple((_AT[column], unit) for unit, column in BUCKET_COLUMNS.items())
+
+Telling = tuple[str, Sequence[Row]]
+"""A statement, and the rows of values that it is told with."""
 
 Key = tuple[str | None, ...]
 """An hour, as its column has it, and the values of `HOUR_KEYS`; or a day, and those of `DAY_KEYS`."""
@@ -103,7 +106,12 @@ class Rollup:
         self._hours_of.update((kind, name, hour) for kind, name in groups_of(key))
 
     def write(self, session: Session) -> None:
-        """Tell the database, in an order that is the same for everybody."""
+        """Tell the database."""
+        for telling in self.tellings():
+            session.tell(*telling)
+
+    def tellings(self) -> list[Telling]:
+        """What is told to the database, in an order that is the same for everybody."""
         days: defaultdict[Key, Sums] = defaultdict(Sums)
         groups: defaultdict[tuple[str, str], _Group] = defaultdict(_Group)
         for key, sums in self._hours.items():
@@ -111,14 +119,16 @@ class Rollup:
             mine = _totals(key, sums)
             for group in (ALL, *groups_of(key)):
                 groups[group].add(mine, sums)
-        _tell(session, ("usage_by_hour", "hour"), HOUR_KEYS, self._hours)
-        _tell(session, ("usage_by_day", "day"), DAY_KEYS, days)
-        session.tell(_ADD_TO_GROUP, [(*group, *sums.row()) for group, sums in sorted(groups.items())])
-        session.tell(_ADD_HOUR, sorted(self._hours_of))
+        return [
+            *_of_usage(("usage_by_hour", "hour"), HOUR_KEYS, self._hours),
+            *_of_usage(("usage_by_day", "day"), DAY_KEYS, days),
+            (_ADD_TO_GROUP, [(*group, *sums.row()) for group, sums in sorted(groups.items())]),
+            (_ADD_HOUR, sorted(self._hours_of)),
+        ]
 
 
-def _tell(session: Session, table: tuple[str, str], keys: Sequence[str], added: Mapping[Key, Sums]) -> None:
-    """Add to the rows of a table of usage, which is named with its column of time."""
+def _of_usage(table: tuple[str, str], keys: Sequence[str], added: Mapping[Key, Sums]) -> Iterator[Telling]:
+    """To add to the rows of a table of usage, which is named with its column of time."""
     told: defaultdict[tuple[tuple[str, ...], tuple[str, ...]], list[Row]] = defaultdict(list)
     for key, sums in added.items():
         names, numbers = [*sums.counts], [*sums.counts.values()]
@@ -131,7 +141,7 @@ def _tell(session: Session, table: tuple[str, str], keys: Sequence[str], added: 
             (key[0], digest(key), *values, *numbers, sums.first_at, sums.last_at)
         )
     for (also, names), rows in told.items():
-        session.tell(_adding_to_usage(table, also, names), sorted(rows))
+        yield _adding_to_usage(table, also, names), sorted(rows)
 
 
 def digest(key: Key) -> str:

@@ -1,0 +1,181 @@
+"""Many receipts, laid out for the ledger before it is their turn.
+
+While one batch is written the next one can be laid out: rows by columns, in the order of their ids, and the sums that
+they add to. Owns: that order, and what no row can hold. Refuses to know: what is there already, and transactions.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from itertools import accumulate, chain
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from taximeter.dataclass import dataclass
+from taximeter.ledger import rows
+from taximeter.ledger.call_columns import CallColumns, Part, Segment
+from taximeter.ledger.calls import Calls, Counts, texts_of
+from taximeter.ledger.columns import BELONGING_COLUMNS, PHASE_COLUMNS, RECEIPT_COLUMNS, REPORTED_COLUMN
+from taximeter.ledger.forms import Call, Form, derive
+from taximeter.ledger.native_rows import Insertion
+from taximeter.ledger.rollups import Rollup, Telling
+from taximeter.records import Receipt
+
+_CANNOT_HOLD = "its names, times or numbers are none that a row can hold"
+_OF_A_CALL = ("id", "request_id", "received_at", "closed_at", "supersedes", "upstream_request_id")
+_NOBODY: Counts = np.empty(0, dtype=np.int64)
+_id_of = itemgetter(Call._fields.index("id"))
+_begin_of = itemgetter(1)  # of a segment
+
+Entry = Call | Calls | Receipt
+
+
+@dataclass(slots=True)
+class Statement:
+    """Calls whose rows one statement writes, as `Part`s of all that can be held, and by columns if that is all of them.
+    Their `numbers` follow one on the other in the order of their ids, so that tables and indexes are gone through in
+    one direction."""
+
+    numbers: Counts
+    calls: list[tuple[Counts, Calls, Sequence[Segment]]]
+    parts: list[tuple[CallColumns, Part]]
+    insertion: Insertion | None
+
+
+class Batch:
+    """`receipts` are to be appended whole. Of the calls, `statements` have all but what is `refused`, ids and reasons;
+    `count` is how many numbers those have."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.receipts: list[Receipt] = []
+        self.refused: list[tuple[str, str]] = []
+        self._calls: list[Calls] = []
+        single: defaultdict[Form, list[Call]] = defaultdict(list)
+        for entry in entries:
+            if isinstance(entry, Receipt):
+                self.receipts.append(entry)
+            elif isinstance(entry, Calls):
+                self._calls.append(entry)
+            elif entry.supersedes is None:
+                single[entry.form].append(entry)
+            else:
+                self.receipts.append(_receipt_of(entry))
+        for form, some in single.items():
+            self._calls += self._together(form, some)
+        self._first = 0
+        self._lay_out()
+
+    @property
+    def calls(self) -> Sequence[Calls]:
+        """All that came together."""
+        return self._calls
+
+    def leave_out(self, upstream_request_ids: Collection[str]) -> list[str]:
+        """Take out the calls by these names, as if they had not come: their ids."""
+        gone: list[str] = []
+        left: list[Calls] = []
+        for some in self._calls:
+            names = some.upstream_request_ids
+            places = [place for place, name in enumerate(names) if name in upstream_request_ids]
+            gone += texts_of(some.ids[places])
+            if len(places) < len(some):
+                left.append(some.part(np.delete(np.arange(len(some)), places)) if places else some)
+        self._calls = left
+        self._lay_out()
+        return gone
+
+    def number_from(self, first: int) -> None:
+        """The numbers of all its calls begin there."""
+        for statement in self.statements:
+            statement.numbers += first - self._first  # all that has some of these has them from there
+        self._first = first
+
+    def of_numbers(self, numbers: Sequence[int]) -> list[Call]:
+        """The calls that go by these numbers, by their ids."""
+        found: list[Call] = []
+        for theirs, some, segments in chain.from_iterable(each.calls for each in self.statements) if numbers else ():
+            for place in np.flatnonzero(np.isin(theirs, numbers)).tolist():
+                form, _, _ = segments[bisect_right(segments, place, key=_begin_of) - 1]
+                found.append(some.call(place)._replace(form=form))  # joined, all seem to be of the first
+        return sorted(found, key=_id_of)
+
+    def numbers(self) -> Counts:
+        """All that rows have."""
+        return np.concatenate([_NOBODY, *(part.numbers for each in self.statements for _, part in each.parts)])
+
+    def tellings(self, missing: Counts = _NOBODY) -> list[Telling]:
+        """What the calls whose numbers are not `missing` add to the sums."""
+        return self._of_all if not len(missing) else self._rollup(missing).tellings()
+
+    def _rollup(self, missing: Counts) -> Rollup:
+        rollup = Rollup()
+        for statement in self.statements:
+            for mine, part in statement.parts:
+                for key, sums in mine.sums(part, missing):
+                    rollup.add_sums(key, sums)
+        return rollup
+
+    def _together(self, form: Form, calls: Sequence[Call]) -> list[Calls]:
+        """By columns, those that these can hold."""
+        try:
+            return [Calls.of(form, calls)]
+        except ValueError:
+            if len(calls) > 1:
+                return list(chain.from_iterable(self._together(form, [call]) for call in calls))
+            self.refused.append((calls[0].id, _CANNOT_HOLD))
+            return []
+
+    def _lay_out(self) -> None:
+        self.statements: list[Statement] = []
+        self.count = 0
+        refused: list[int] = []
+        for alike in _of_one_statement(self._calls):
+            ids = np.concatenate([some.ids for _, some, _ in alike])
+            first = self._first + self.count
+            numbers: Counts = np.empty(len(ids), dtype=np.int64)
+            numbers[np.argsort(ids, kind="stable")] = np.arange(first, first + len(ids))
+            statement = Statement(numbers, [], [], None)
+            begin, refused_before = 0, len(refused)
+            for mine, some, segments in alike:
+                theirs = numbers[begin : (begin := begin + len(some))]
+                statement.calls.append((theirs, some, segments))
+                statement.parts += ((mine, part) for part in mine.parts(theirs, some, segments, refused))
+            if len(refused) == refused_before:
+                statement.insertion = alike[0][0].insertion(statement.parts)
+            self.statements.append(statement)
+            self.count += len(ids)
+        self.refused += [(call.id, _CANNOT_HOLD) for call in self.of_numbers(refused)]
+        self._of_all = self._rollup(_NOBODY).tellings()
+
+
+def _of_one_statement(calls: Iterable[Calls]) -> Iterable[list[tuple[CallColumns, Calls, list[Segment]]]]:
+    """Calls whose rows one statement writes: those of forms with one document joined, and which of them belong to the
+    same."""
+    together: defaultdict[tuple[object, ...], list[Calls]] = defaultdict(list)
+    for some in calls:
+        nothings = tuple([name is None for name in some.form.belongings])
+        together[some.form.digest, len(some.tokens), nothings].append(some)
+    columns: dict[str, CallColumns] = {}
+    alike: defaultdict[tuple[object, ...], list[tuple[CallColumns, Calls, list[Segment]]]] = defaultdict(list)
+    for (_, *shape), each in together.items():
+        form = each[0].form
+        mine = columns.get(form.digest)
+        if mine is None:
+            mine = columns[form.digest] = CallColumns(form)
+        ends = accumulate(map(len, each))
+        segments = [(some.form, end - len(some), end) for some, end in zip(each, ends, strict=True)]
+        alike[mine.shape, *shape].append((mine, Calls.joined(each), segments))
+    return alike.values()
+
+
+def _receipt_of(call: Call) -> Receipt:
+    """What a call stands for, as a receipt of its own."""
+    row: dict[str, Any] = dict.fromkeys(RECEIPT_COLUMNS) | dict(zip(call.form.leaves, call.tokens, strict=True))
+    row |= dict.fromkeys(PHASE_COLUMNS, 0) | dict(zip(BELONGING_COLUMNS, call.form.belongings, strict=True))
+    row |= {name: getattr(call, name) for name in _OF_A_CALL}
+    row |= {"total_ns": call.total_ns, "upstream_ns": call.total_ns, "first_token_ns": call.first_token_ns}
+    return derive(call.form.prototype, row | {REPORTED_COLUMN: rows.picodollars_of(call.reported)})
