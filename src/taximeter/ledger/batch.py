@@ -52,7 +52,7 @@ class Batch:
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.receipts: list[Receipt] = []
-        self.refused: list[tuple[str, str]] = []
+        self._never: list[tuple[str, str]] = []
         self._calls: list[Calls] = []
         single: defaultdict[Form, list[Call]] = defaultdict(list)
         for entry in entries:
@@ -126,7 +126,7 @@ class Batch:
         except ValueError:
             if len(calls) > 1:
                 return list(chain.from_iterable(self._together(form, [call]) for call in calls))
-            self.refused.append((calls[0].id, _CANNOT_HOLD))
+            self._never.append((calls[0].id, _CANNOT_HOLD))
             return []
 
     def _lay_out(self) -> None:
@@ -148,7 +148,7 @@ class Batch:
                 statement.insertion = alike[0][0].insertion(statement.parts)
             self.statements.append(statement)
             self.count += len(ids)
-        self.refused += [(call.id, _CANNOT_HOLD) for call in self.of_numbers(refused)]
+        self.refused = [*self._never, *((call.id, _CANNOT_HOLD) for call in self.of_numbers(refused))]
         self._of_all = self._rollup(_NOBODY).tellings()
 
 
