@@ -15,7 +15,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any, Self
 
@@ -24,7 +24,6 @@ from uvicorn.loops.auto import auto_loop_factory
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
 from taximeter.collecting import without_collecting
-from taximeter.dataclass import dataclass
 from taximeter.engine.backend import EmbeddedBackend, kernel_level
 from taximeter.engine.core import EngineOptions
 from taximeter.engine.limits import remembered

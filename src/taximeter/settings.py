@@ -11,14 +11,13 @@ import os
 import tomllib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple, Self, cast, get_args
 
 import msgspec
 
 from taximeter import places
-from taximeter.dataclass import dataclass
 from taximeter.errors import ConfigError, RequestError
 from taximeter.records import MachineRate
 

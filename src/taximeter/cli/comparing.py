@@ -14,7 +14,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
@@ -37,7 +37,6 @@ from taximeter.cli.measuring import (
 )
 from taximeter.cli.tables import print_table
 from taximeter.clock import SYSTEM_CLOCK
-from taximeter.dataclass import dataclass
 from taximeter.errors import RequestError
 from taximeter.ledger import Ledger
 from taximeter.measurement.asking.observation import Observation

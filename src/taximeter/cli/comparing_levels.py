@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -16,7 +17,6 @@ from numpy.random import default_rng
 
 from taximeter.cli.measuring import Bench, count_range
 from taximeter.clock import SYSTEM_CLOCK
-from taximeter.dataclass import dataclass
 from taximeter.errors import RequestError, UpstreamError
 from taximeter.measurement.asking.observation import Observation
 from taximeter.measurement.asking.prompts import Prompts

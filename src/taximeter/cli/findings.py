@@ -10,14 +10,13 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from taximeter.cli.toml_lines import Place, line_of, line_of_syntax_error, lines_of
 from taximeter.clock import SYSTEM_CLOCK
-from taximeter.dataclass import dataclass
 from taximeter.errors import ConfigError, PricingError, TaximeterError, UpstreamError
 from taximeter.pricing.catalog import Catalog
 from taximeter.settings import Settings

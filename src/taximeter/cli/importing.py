@@ -117,7 +117,6 @@ def _imported(ledger: Ledger, planned: Plan, settings: Settings, *, dry_run: boo
 @contextmanager
 def _bar(total_bytes: int, *, quiet: bool) -> Generator[Progress | None]:
     """A bar on stderr while bytes are read, on a terminal only."""
-    console = err()
     if quiet or not sys.stderr.isatty() or not total_bytes:
         yield None
         return
@@ -132,7 +131,7 @@ def _bar(total_bytes: int, *, quiet: bool) -> Generator[Progress | None]:
         progress.DownloadColumn(table_column=Column(no_wrap=True)),
         progress.TimeRemainingColumn(),
     )
-    with progress.Progress(*columns, console=console, transient=True) as bars:
+    with progress.Progress(*columns, console=err(), transient=True) as bars:
         bar = bars.add_task("reading logs", total=total_bytes)
 
         def show(read_bytes: int, total: int) -> None:

@@ -14,7 +14,7 @@ import secrets
 import signal
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from statistics import median
 from typing import Any, Final
@@ -25,7 +25,6 @@ from taximeter import __version__
 from taximeter.cli.console import err
 from taximeter.cli.measuring import Bench
 from taximeter.clock import SYSTEM_CLOCK
-from taximeter.dataclass import dataclass
 from taximeter.errors import RequestError, UpstreamError
 from taximeter.measurement.asking.later import Later, tell
 from taximeter.measurement.asking.prompts import MOST_OUTPUT_TOKENS, Prompts

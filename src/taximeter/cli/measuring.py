@@ -14,6 +14,7 @@ import signal
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +24,6 @@ import typer
 
 from taximeter.cli.console import EXIT_INTERRUPTED, err
 from taximeter.clock import SYSTEM_CLOCK
-from taximeter.dataclass import dataclass
 from taximeter.errors import RequestError
 from taximeter.measurement.asking.asker import Asker
 from taximeter.measurement.asking.books import Books

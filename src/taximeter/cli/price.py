@@ -6,6 +6,7 @@ Owns: the arithmetic of one imagined request, and how it is shown. Refuses to kn
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -16,7 +17,6 @@ import typer
 
 from taximeter.cli.console import JsonFlag, out, print_json
 from taximeter.clock import SYSTEM_CLOCK
-from taximeter.dataclass import dataclass
 from taximeter.errors import RequestError
 from taximeter.records import Basis, Cost, PriceList, Usage, decimal_text
 from taximeter.settings import Settings

@@ -7,13 +7,13 @@ where it is printed; a console without colours gets none, and one that cannot sh
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, Literal
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from taximeter.dataclass import dataclass
 from taximeter.figures import SHORT_ID, count_text, duration_text, money_text, ms_text, rate_text, shared_out
 from taximeter.records import Attempt, Basis, Cost, CostLine, Outcome, Phase, PriceList, Receipt, Timing, Usage
 

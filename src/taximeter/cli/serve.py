@@ -13,6 +13,7 @@ import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated
@@ -34,7 +35,6 @@ from taximeter.cli.console import (
     without_password,
 )
 from taximeter.collecting import without_collecting
-from taximeter.dataclass import dataclass
 from taximeter.errors import UpstreamError
 from taximeter.figures import duration_text, money_text, rate_text
 from taximeter.records import ModelInfo, Receipt

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, cast
@@ -37,7 +37,6 @@ from taximeter.cli.measuring import (
 from taximeter.cli.model_shapes import machine_limit, model_shape
 from taximeter.cli.tables import print_table
 from taximeter.clock import SYSTEM_CLOCK
-from taximeter.dataclass import dataclass
 from taximeter.errors import RequestError
 from taximeter.figures import money_text
 from taximeter.ledger import Ledger

@@ -6,7 +6,8 @@ followed (`structured`), how calls are written (`call_syntax`) and read (`tool_c
 
 from __future__ import annotations
 
-from taximeter.dataclass import dataclass
+from dataclasses import dataclass
+
 from taximeter.engine.call_syntax import CallSyntax, arguments_rule, calls_grammar
 from taximeter.engine.structured import Grammars, Matcher, form_grammar, schema_grammar
 from taximeter.engine.tokenizer import Tokenizer

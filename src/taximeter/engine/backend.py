@@ -19,11 +19,11 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
-from taximeter.dataclass import dataclass
 from taximeter.engine import kernels
 from taximeter.engine.core import BACKEND_NAME, Deliver, EngineCore, EngineOptions
 from taximeter.engine.kv_cache import PoolCensus

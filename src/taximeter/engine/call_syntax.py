@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from taximeter.dataclass import dataclass
 from taximeter.engine.structured import json_rule, schema_rule
 from taximeter.errors import RequestError
 from taximeter.records import Form, Tool, Toolbox

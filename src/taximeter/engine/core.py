@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from taximeter.clock import Clock
-from taximeter.dataclass import dataclass
 from taximeter.engine import kernels
 from taximeter.engine.answer_rules import NO_RULES, AnswerRules, rules_of
 from taximeter.engine.conversation import text_of

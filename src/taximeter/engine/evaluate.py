@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import InvariantBroken, RequestError
 
 F32 = npt.NDArray[np.float32]

@@ -25,11 +25,11 @@ import hashlib
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from struct import pack
 from typing import TypeAlias
 
-from taximeter.dataclass import dataclass
 from taximeter.engine.continuations import Continuations, packed
 from taximeter.engine.request_state import HOLE, SequenceState
 from taximeter.errors import InvariantBroken

@@ -11,13 +11,13 @@ import os
 import platform
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
-from taximeter.dataclass import dataclass
 from taximeter.engine import kernels
 from taximeter.engine.models import Arithmetic
 from taximeter.errors import ConfigError

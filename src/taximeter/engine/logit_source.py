@@ -7,12 +7,12 @@ of the logits (`evaluate`), and scheduling: one sequence, from its beginning to 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self, TypeVar, get_args
 
 import numpy as np
 
-from taximeter.dataclass import dataclass
 from taximeter.engine import kernels
 from taximeter.engine.evaluate import F32, I64, Passage
 from taximeter.engine.kv_cache import BLOCK_TOKENS

@@ -9,8 +9,8 @@ for all rows of a step and shared by rows, keys and values are each row's own se
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from taximeter.dataclass import dataclass
 from taximeter.engine.weights import ModelConfig
 
 

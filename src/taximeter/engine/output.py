@@ -7,8 +7,8 @@ ends. Refuses to know: how tokens are picked, how calls are written, who reads t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from taximeter.dataclass import dataclass
 from taximeter.engine.held_back import possible_beginning
 from taximeter.engine.tokenizer import Tokenizer
 from taximeter.engine.tool_calls import CallReader

@@ -13,13 +13,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from taximeter.dataclass import dataclass
 from taximeter.engine import kernels
 from taximeter.engine.names import ListedNames, Names
 from taximeter.engine.remembered_merges import WORD_ENDS, remembering

@@ -7,10 +7,9 @@ own. Owns: counters and token lists. Refuses to know: how tokens are computed, p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from taximeter.dataclass import dataclass
 from taximeter.engine.metering import Share
 from taximeter.records import Basis, Ceiling, FinishReason, Phase, Usage, Work
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
 from typing import TYPE_CHECKING
@@ -19,7 +20,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from taximeter.dataclass import dataclass
 from taximeter.engine.structured import Matcher
 from taximeter.errors import ModelFileError
 from taximeter.records import FinishReason, Sampling

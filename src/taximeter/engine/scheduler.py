@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Self
 
-from taximeter.dataclass import dataclass
 from taximeter.engine.kv_cache import KVCacheManager
 from taximeter.engine.request_state import SequenceState, SequenceStatus
 

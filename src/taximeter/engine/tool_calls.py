@@ -15,10 +15,9 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Generator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, cast
 
-from taximeter.dataclass import dataclass
 from taximeter.engine.call_syntax import CallSyntax
 from taximeter.engine.held_back import possible_beginning
 from taximeter.records import ToolCallDelta

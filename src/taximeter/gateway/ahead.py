@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from taximeter.dataclass import dataclass
 from taximeter.gateway.arrival import Arrival, Wanted
 from taximeter.gateway.peek import Peek
 from taximeter.gateway.reply import head_of_body, named

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, ParamSpec, Protocol, TypeVar
 
 from starlette.types import Receive, Scope
 
-from taximeter.dataclass import dataclass
 from taximeter.gateway.errors import DoorError
 
 MAX_BODY_BYTES: Final = 32 * 1024 * 1024  # what Anthropic takes; OpenAI takes less

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import (
     CapacityError,
     LedgerError,

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import RequestError, TaximeterError
 from taximeter.gateway.ahead import AHEAD, Ahead, Caller, Passing
 from taximeter.gateway.arrival import (

@@ -15,10 +15,9 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import InvariantBroken, TaximeterError, UpstreamError
 from taximeter.gateway.books import done_in_time, when_done
 from taximeter.gateway.relay import Relay, ShuttingDown, described, outcome_of_error

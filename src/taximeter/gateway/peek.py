@@ -9,12 +9,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import RequestError
 from taximeter.records import Dialect
 

@@ -15,10 +15,10 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Generator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Protocol
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
-from taximeter.dataclass import dataclass
 from taximeter.errors import CapacityError, InvariantBroken, RequestError, TaximeterError, UpstreamRefused
 from taximeter.gateway.books import done_in_time
 from taximeter.ledger import Ledger

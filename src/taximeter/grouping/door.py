@@ -14,11 +14,11 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import quote, urlsplit
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import UpstreamError
 from taximeter.records import Groups
 

@@ -7,6 +7,7 @@ calls share. Refuses to know: where calls come from, and what the ledger has alr
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from dataclasses import replace as with_fields
 from datetime import datetime, timedelta
 from typing import cast
@@ -14,7 +15,6 @@ from typing import cast
 import numpy as np
 from msgspec.structs import replace
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import PricingError
 from taximeter.importers.alike import Alike, call_digest
 from taximeter.importers.instants import instant_of, text_of

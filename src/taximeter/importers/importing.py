@@ -13,7 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from taximeter.collecting import without_collecting
-from taximeter.dataclass import dataclass
 from taximeter.errors import RequestError
 from taximeter.importers.files import state_of, state_text, walk, why
 from taximeter.importers.instants import text_of

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from decimal import Decimal
 from io import FileIO
 from pathlib import Path
 
 import msgspec
 
-from taximeter.dataclass import dataclass
 from taximeter.providers.metering.plain import LEAVES
 from taximeter.records import Dialect, Outcome, Terms, Timing, Usage
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from taximeter.dataclass import dataclass
 from taximeter.importers.alike import Alike, sorted_out
 from taximeter.importers.files import FileState, digest, reading_offset, why
 from taximeter.importers.logged import LogFile, LoggedCall

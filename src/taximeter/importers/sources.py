@@ -8,11 +8,11 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from taximeter.dataclass import dataclass
 from taximeter.importers import batches, claude_code, codex, columns, langfuse, litellm, otlp
 from taximeter.importers.decoding import BLANK, UNREADABLE, decoded
 from taximeter.importers.dumps import is_a_dump, tables_in

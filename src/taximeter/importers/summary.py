@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import ClassVar
 
 import numpy as np
 
-from taximeter.dataclass import dataclass
 from taximeter.importers.instants import text_of
 from taximeter.ledger.calls import Calls, Counts, stored_instants, texts_of
 from taximeter.pricing.charge import dollars

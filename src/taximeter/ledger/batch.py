@@ -9,13 +9,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, chain
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from taximeter.dataclass import dataclass
 from taximeter.ledger import rows
 from taximeter.ledger.call_columns import CallColumns, Part, Segment
 from taximeter.ledger.calls import Calls, Counts, texts_of

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from operator import itemgetter
 
 import numpy as np
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import LedgerError
 from taximeter.ledger import rows, same_calls
 from taximeter.ledger.batch import Batch, Statement

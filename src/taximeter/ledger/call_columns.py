@@ -7,6 +7,7 @@ already, and transactions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain, repeat
 from typing import Any, cast
@@ -14,7 +15,6 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from taximeter.dataclass import dataclass
 from taximeter.ledger import rows
 from taximeter.ledger.calls import Calls, Counts, chosen, stored_instants, texts_of
 from taximeter.ledger.columns import (

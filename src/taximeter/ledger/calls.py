@@ -6,6 +6,7 @@ Owns: the arrays, and what becomes of texts in them. Refuses to know: SQL, price
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain
 from typing import Any, Self, TypeVar
@@ -13,7 +14,6 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from taximeter.dataclass import dataclass
 from taximeter.ledger.forms import Call, Form
 
 Names = NDArray[np.bytes_]

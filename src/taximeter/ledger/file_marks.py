@@ -6,8 +6,8 @@ Owns: one note for each file, which stands in the transaction of what was read. 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from taximeter.dataclass import dataclass
 from taximeter.ledger import rows
 from taximeter.ledger.database import Session
 

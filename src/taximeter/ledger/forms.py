@@ -9,13 +9,12 @@ the form's rates. Refuses to know: SQL, and whose log it is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import sha256
 from typing import Any, NamedTuple, Self
 
-from taximeter.dataclass import dataclass
 from taximeter.ledger import rows
 from taximeter.ledger.columns import PHASE_COLUMNS, TOKEN_COLUMNS
 from taximeter.ledger.documents import document

@@ -6,12 +6,11 @@ Owns: which sums make a slice, how they are asked for, and percentiles. Refuses 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
 
-from taximeter.dataclass import dataclass
 from taximeter.ledger import rows
 from taximeter.ledger.columns import HOUR_AMOUNTS, HOUR_SUMS, MONEY_UNITS, PHASE_COLUMNS, TOKEN_COLUMNS, UNKNOWN_COLUMNS
 from taximeter.ledger.database import Asking

@@ -6,12 +6,11 @@ Owns: what can be added up and what of it belongs to whom, in both places alike.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 
-from taximeter.dataclass import dataclass
 from taximeter.ledger import rows
 from taximeter.ledger.columns import (
     HOUR_AMOUNTS,

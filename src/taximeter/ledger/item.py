@@ -8,9 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import LedgerError
 from taximeter.ledger.database import as_ledger_error
 from taximeter.ledger.keeper import Fate

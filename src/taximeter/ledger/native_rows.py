@@ -11,11 +11,9 @@ import sqlite3
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
-
-from taximeter.dataclass import dataclass
 
 Piece = tuple[Any, int]
 """For so many rows: an array of 64-bit numbers or of names (see `calls`), a tuple of values, or one value that is

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
 from operator import add
 
 import msgspec
 
-from taximeter.dataclass import dataclass
 from taximeter.ledger.columns import (
     BUCKET_COLUMNS,
     DAY_KEYS,

@@ -17,10 +17,10 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import LedgerError
 from taximeter.ledger.database import hint_for
 from taximeter.ledger.transactions import Entry, packed, unpacked

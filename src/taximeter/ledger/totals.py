@@ -6,10 +6,10 @@ Owns: the two records. Refuses to know: how they are asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
-from taximeter.dataclass import dataclass
 from taximeter.records import Basis, Outcome, Phase
 
 

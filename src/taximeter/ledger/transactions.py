@@ -12,12 +12,11 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from typing import ClassVar
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import LedgerError
 from taximeter.ledger import rows
 from taximeter.ledger.columns import NOTE_COLUMNS, RECEIPT_COLUMNS, TASK_END_COLUMNS

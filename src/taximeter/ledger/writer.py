@@ -13,9 +13,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 from taximeter.clock import SYSTEM_CLOCK
-from taximeter.dataclass import dataclass
 from taximeter.errors import LedgerError
 from taximeter.ledger.database import as_ledger_error
 from taximeter.ledger.item import Item

@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Final
-
-from taximeter.dataclass import dataclass
 
 if TYPE_CHECKING:
     from numpy import float64

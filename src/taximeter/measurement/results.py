@@ -12,14 +12,13 @@ import json
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 import msgspec
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import ConfigError
 from taximeter.measurement.asking.observation import Observation
 from taximeter.records import to_json

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import difflib
 from bisect import bisect_left
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from importlib.resources import files
 from pathlib import Path
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import ConfigError, PricingError
 from taximeter.pricing import published
 from taximeter.pricing.overlay import Overlay, OverlayPrice, tier_name

@@ -7,9 +7,9 @@ idle time are the whole bill. Refuses to know: how a step's time was divided (th
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from decimal import Decimal
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import InvariantBroken
 from taximeter.pricing.charge import dollars, picodollars
 from taximeter.records import NS_PER_HOUR, Basis, Cost, CostLine, MachineRate, MachineTime, Rate, weakest

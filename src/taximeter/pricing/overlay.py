@@ -10,12 +10,12 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, cast
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import ConfigError
 from taximeter.pricing.periods import ALWAYS, Period, midnight, period_around
 from taximeter.pricing.published import OTHER_UNITS

@@ -7,10 +7,10 @@ asks the catalog as a charge does, so what is shown is what is billed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Final
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import PricingError
 from taximeter.pricing import published
 from taximeter.pricing.catalog import Catalog

@@ -7,9 +7,8 @@ being chosen.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-
-from taximeter.dataclass import dataclass
 
 _SMALLEST_STEP = timedelta(microseconds=1)
 

@@ -8,6 +8,7 @@ at that date is None, where the package itself would quietly fall back to the st
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from importlib.metadata import version
@@ -29,7 +30,6 @@ from genai_prices.types import (
     TimeOfDateConstraint,
 )
 
-from taximeter.dataclass import dataclass
 from taximeter.pricing.periods import Period, midnight, period_around
 from taximeter.records import PriceList, Rate
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import StrEnum
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import PricingError
 from taximeter.pricing.catalog import Catalog
 from taximeter.pricing.published import provider_known

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import PricingError
 from taximeter.pricing.machine import MachineMeter, MachineStatement
 from taximeter.records import Basis, Cost, MachineRate, MachineTime, Phase, Request, Terms, Usage

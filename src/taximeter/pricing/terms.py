@@ -6,10 +6,10 @@ and requests that were not answered. A word that is not known here never means t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import PricingError
 from taximeter.pricing.overlay import tier_name
 from taximeter.pricing.periods import midnight

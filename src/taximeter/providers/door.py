@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from taximeter.dataclass import dataclass
 from taximeter.records import ChoiceFinished, Dialect, Prompt, Request, Sampling, TokensGenerated, Usage
 
 

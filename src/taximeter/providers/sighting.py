@@ -8,11 +8,10 @@ for byte.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import IntFlag
 from typing import Protocol
 
-from taximeter.dataclass import dataclass
 from taximeter.records import Phase, Terms, Usage
 
 

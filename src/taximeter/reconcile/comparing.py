@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 from typing import Final
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import PricingError
 from taximeter.pricing.catalog import Catalog
 from taximeter.pricing.charge import charge, surcharge

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from itertools import pairwise
 from typing import Final, cast
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import RequestError
 from taximeter.records import EXACT, Basis, Usage
 

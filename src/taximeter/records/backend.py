@@ -7,11 +7,10 @@ clock, the last of which is `Served`. Backends know nothing of HTTP doors, price
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from taximeter.dataclass import dataclass
 from taximeter.records.receipt import Attempt
 from taximeter.records.request import Prompt, Request
 from taximeter.records.timing import Phase

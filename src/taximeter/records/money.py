@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, localcontext
 from typing import ClassVar, Final, Self
 
-from taximeter.dataclass import dataclass
 from taximeter.records.basis import Basis
 
 PICODOLLARS_PER_DOLLAR = 10**12

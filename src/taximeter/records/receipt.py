@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 from typing import ClassVar
 
-from taximeter.dataclass import dataclass
 from taximeter.records.basis import Basis
 from taximeter.records.money import Cost
 from taximeter.records.request import Request

@@ -7,11 +7,10 @@ import json
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from taximeter.dataclass import dataclass
 from taximeter.records.codec import Json
 
 

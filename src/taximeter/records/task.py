@@ -7,11 +7,9 @@ is what they said, and receipts stay as they are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-
-from taximeter.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,11 @@ in it, and in no phase, are the ledger's making the receipt durable and the clie
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from operator import attrgetter
 from typing import cast
 
-from taximeter.dataclass import dataclass
 from taximeter.records.basis import Basis
 
 _ROUNDING_NS = 2_000_000  # engines tell milliseconds

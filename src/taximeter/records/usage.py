@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import ClassVar, Self, cast
 
-from taximeter.dataclass import dataclass
 from taximeter.records.basis import Basis
 
 

@@ -6,13 +6,13 @@ Owns: what a figure looks like, and which columns a view has. Refuses to know: w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
 from typing import Final
 
-from taximeter.dataclass import dataclass
 from taximeter.figures import duration_text, money_text, shared_out
 from taximeter.ledger import Percentiles
 from taximeter.records import LABEL_KIND, Phase

@@ -9,10 +9,9 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
-
-from taximeter.dataclass import dataclass
 
 _WIDTH: Final = 960
 _PLOT_HEIGHT: Final = 180

@@ -5,11 +5,11 @@ Owns: the kinds that a report can be by, and the spans they have by default. Ref
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import RequestError
 from taximeter.records import LABEL_KIND
 from taximeter.reports import periods

@@ -7,12 +7,11 @@ looks.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Final, Protocol
 
-from taximeter.dataclass import dataclass
 from taximeter.ledger import CostTotals, Dearest, Slice, Spent
 from taximeter.records import Task, TaskWords
 from taximeter.reports import periods

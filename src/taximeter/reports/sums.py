@@ -7,14 +7,13 @@ buckets. Refuses to know: what the rows are by.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar, cast
 
-from taximeter.dataclass import dataclass
 from taximeter.ledger import CostTotals, Percentiles, Slice, Spent
 from taximeter.records import Basis, Outcome, Phase, Usage, exact_sum, weakest
 

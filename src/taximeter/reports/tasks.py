@@ -7,13 +7,12 @@ Refuses to know: whose receipts are a task's (`records.TaskWords`), and how they
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal, localcontext
 from enum import StrEnum
 from fractions import Fraction
 
-from taximeter.dataclass import dataclass
 from taximeter.ledger import CostTotals
 from taximeter.records import EXACT, PICODOLLARS_PER_DOLLAR, Task, exact_sum
 

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
-
-from taximeter.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import re
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Final
@@ -43,7 +44,6 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from taximeter.dataclass import dataclass
 from taximeter.records import PICODOLLARS_PER_DOLLAR, Cost, Outcome, Receipt, Timing, Usage
 from taximeter.telemetry import names
 from taximeter.telemetry.tally import NOBODY, Figures, Histogram, Labels, Sums, first_chunk_of

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from taximeter.dataclass import dataclass
 from taximeter.ledger import LedgerCounts
 from taximeter.pricing.machine import MachineStatement
 from taximeter.records import NS_PER_HOUR, PICODOLLARS_PER_DOLLAR, EngineLoad

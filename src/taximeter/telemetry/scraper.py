@@ -11,12 +11,11 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
-from taximeter.dataclass import dataclass
 from taximeter.telemetry.engines import EngineState, nothing_known, read_page
 
 if TYPE_CHECKING:

@@ -13,10 +13,9 @@ import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from taximeter.dataclass import dataclass
 from taximeter.records import EXACT, Dialect, Outcome, Phase, Receipt, Usage
 
 NOBODY: Final = "nobody"  # instead of an upstream, where none was reached

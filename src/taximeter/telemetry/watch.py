@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
-from taximeter.dataclass import dataclass
 from taximeter.ledger import LedgerCounts
 from taximeter.pricing.machine import MachineStatement
 from taximeter.records import EngineLoad, Receipt, to_json

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
-from taximeter.dataclass import dataclass
 from taximeter.errors import UpstreamError
 from taximeter.upstreams.config import Family, Upstream
 from taximeter.upstreams.connection import LONG_BODY_BYTES, Answer, Broken, Connection, Late

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final, TypeVar, cast
@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import ConfigError
 from taximeter.records import MachineRate
 from taximeter.upstreams.secrets import Secret, read_secret

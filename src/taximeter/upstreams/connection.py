@@ -11,12 +11,12 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, cast
 
 import httptools
 
 from taximeter.clock import SYSTEM_CLOCK, Clock, Socket, arrived_ns, socket_of
-from taximeter.dataclass import dataclass
 from taximeter.upstreams.headers import Headers
 
 MOST_READ_BYTES: Final = 256 * 1024

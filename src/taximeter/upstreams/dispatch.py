@@ -11,11 +11,10 @@ import asyncio
 import math
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
-from taximeter.dataclass import dataclass
 from taximeter.errors import UpstreamError
 from taximeter.records import Attempt, Phase
 from taximeter.upstreams.breaker import Breaker

@@ -11,13 +11,12 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import aiohappyeyeballs
 
-from taximeter.dataclass import dataclass
 from taximeter.upstreams.connection import Broken, Connection, Late, system_said
 
 _PORTS: Final = {"http": 80, "https": 443}

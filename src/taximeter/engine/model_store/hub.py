@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import DownloadError, RequestError
 
 PREFIX: Final = "hf:"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
-
-from taximeter.dataclass import dataclass
 
 
 class Stage(StrEnum):

@@ -14,10 +14,10 @@ import shutil
 import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from taximeter.dataclass import dataclass
 from taximeter.engine.model_store import hub, wheels
 from taximeter.engine.model_store.catalog import PUBLISHED_MODELS, PublishedModel
 from taximeter.engine.model_store.progress import PullProgress, Report, Stage, ignore

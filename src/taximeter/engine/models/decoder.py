@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from taximeter.dataclass import dataclass
 from taximeter.engine import kernels
 from taximeter.engine.models.kv_memory import KVMemory
 from taximeter.engine.models.layer_groups import layer_groups

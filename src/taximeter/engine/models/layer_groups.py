@@ -5,7 +5,8 @@ Owns: the groups and their order, which block tables, slots and native memory fo
 
 from __future__ import annotations
 
-from taximeter.dataclass import dataclass
+from dataclasses import dataclass
+
 from taximeter.engine.weights import ModelConfig
 
 

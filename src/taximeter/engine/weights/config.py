@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from taximeter.dataclass import dataclass
 from taximeter.engine.weights.fields import shown
 from taximeter.errors import ModelFileError
 

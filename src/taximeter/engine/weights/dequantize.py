@@ -7,11 +7,10 @@ Refuses to know: files and names. Layouts are little-endian; `d` and `m` are flo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-
-from taximeter.dataclass import dataclass
 
 _Bytes = npt.NDArray[np.uint8]
 _Floats = npt.NDArray[np.float32]

@@ -16,13 +16,13 @@ import mmap
 import struct
 from array import array
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from taximeter.dataclass import dataclass
 from taximeter.engine import kernels
 from taximeter.engine.weights.dequantize import GGML_TYPES, TensorType
 from taximeter.engine.weights.fields import shown

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from taximeter.dataclass import dataclass
 from taximeter.engine.weights.dequantize import BF16, F16, F32, RawTensor
 from taximeter.engine.weights.fields import shown
 from taximeter.errors import ModelFileError

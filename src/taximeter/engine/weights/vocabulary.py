@@ -6,13 +6,12 @@ Owns: the record. Refuses to know: how text becomes tokens, and what a template 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-
-from taximeter.dataclass import dataclass
 
 VocabularyKind = Literal["bpe", "spm", "json"]
 

@@ -7,11 +7,10 @@ broken and cut answers too. Refuses to know: why it is asked, and what is conclu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
-from taximeter.dataclass import dataclass
 from taximeter.errors import TaximeterError, UpstreamError
 from taximeter.measurement.asking.observation import Observation
 from taximeter.measurement.asking.wire import Question, Reply, Stale, Wire

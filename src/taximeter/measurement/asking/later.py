@@ -8,9 +8,8 @@ hold it up for several: under load that would be seen in the figures. Processes 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from taximeter.dataclass import dataclass
 from taximeter.measurement.asking.asker import Bookkeeper, Sent
 from taximeter.measurement.asking.wire import Question
 from taximeter.records import Request

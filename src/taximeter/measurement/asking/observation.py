@@ -18,11 +18,10 @@ the client (otherwise: coordinated omission). From sending is there beside it, a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
-from taximeter.dataclass import dataclass
 from taximeter.records import Basis, Outcome, Phase, Usage, gap_ns
 
 

@@ -6,10 +6,10 @@ Owns: the estimate, and the purse. Refuses to know: prices, which a tariff bring
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import PricingError, RequestError
 from taximeter.pricing import Tariff
 from taximeter.records import Dialect, Receipt, Request, Usage

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
 import msgspec
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
-from taximeter.dataclass import dataclass
 from taximeter.errors import RequestError, UpstreamError
 from taximeter.measurement.asking.asker import Asker, Bookkeeper
 from taximeter.measurement.asking.wire import HTTPWire

@@ -7,10 +7,9 @@ protocol is there so that everything above it runs against a scripted server on 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from taximeter.dataclass import dataclass
 from taximeter.records import Dialect
 from taximeter.upstreams.config import Upstream
 from taximeter.upstreams.dispatch import Stale

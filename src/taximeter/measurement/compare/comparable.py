@@ -13,12 +13,12 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import RequestError
 from taximeter.measurement.results import DEFINITIONS, Result
 

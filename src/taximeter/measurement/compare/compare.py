@@ -9,14 +9,13 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
 import msgspec
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import ConfigError, RequestError, UpstreamError
 from taximeter.measurement.asking.asker import Asker
 from taximeter.measurement.asking.observation import Observation

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from taximeter.dataclass import dataclass
 from taximeter.measurement import estimates
 from taximeter.measurement.asking.observation import Observation
 from taximeter.measurement.compare.per_dollar import OperatingPoint

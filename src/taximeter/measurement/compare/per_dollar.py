@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
-from taximeter.dataclass import dataclass
 from taximeter.measurement.pictures.axis import Axis, Unit, quantity_text
 from taximeter.measurement.pictures.chart import Chart, Dots, Line, Mark, Rule
 from taximeter.records import MachineRate

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.random import Generator
 
 from taximeter.clock import Clock
-from taximeter.dataclass import dataclass
 from taximeter.errors import RequestError
 
 NS_PER_S: Final = 1_000_000_000

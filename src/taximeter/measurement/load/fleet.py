@@ -15,7 +15,7 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -23,7 +23,6 @@ from types import TracebackType
 from typing import Any, Final, Self, cast
 
 from taximeter.clock import SYSTEM_CLOCK
-from taximeter.dataclass import dataclass
 from taximeter.errors import TaximeterError, UpstreamError
 from taximeter.measurement.asking.asker import Bookkeeper
 from taximeter.measurement.asking.later import Later, Note, tell

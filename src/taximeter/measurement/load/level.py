@@ -10,13 +10,12 @@ import asyncio
 import gc
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
 
 from taximeter.clock import SYSTEM_CLOCK, Clock
-from taximeter.dataclass import dataclass
 from taximeter.measurement.asking.asker import Asker
 from taximeter.measurement.asking.wire import Question
 from taximeter.measurement.load.arrivals import NS_PER_S, Arrivals, replayed_ns

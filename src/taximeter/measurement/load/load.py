@@ -7,11 +7,10 @@ server is, and how results are shown.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from numpy.random import Generator
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import RequestError
 from taximeter.measurement.asking.observation import Observation
 from taximeter.measurement.load.point import LoadPoint, load_point

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
 
 from numpy.random import Generator
 
-from taximeter.dataclass import dataclass
 from taximeter.figures import duration_text
 from taximeter.measurement.asking.observation import Observation, Origin
 from taximeter.measurement.estimates import Estimate, mean, percentile, percentile_name, share

@@ -7,10 +7,9 @@ Refuses to know: how requests were sent, and what their figures are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from taximeter.dataclass import dataclass
 from taximeter.measurement.asking.observation import Observation
 from taximeter.measurement.load.client_health import ClientHealth
 

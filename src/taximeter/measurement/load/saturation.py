@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import RequestError
 from taximeter.measurement.load.point import LoadPoint
 from taximeter.measurement.load.slo import Slo

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import RequestError
 from taximeter.figures import duration_text
 from taximeter.measurement.asking.observation import Observation

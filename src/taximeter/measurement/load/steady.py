@@ -13,6 +13,7 @@ tokens are those that came in it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
@@ -20,7 +21,6 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import InvariantBroken
 from taximeter.measurement.asking.observation import Observation, Origin
 from taximeter.measurement.estimates import Estimate, mean, ratio_of_medians

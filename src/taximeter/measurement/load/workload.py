@@ -19,13 +19,12 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, cast
 
 from numpy.random import Generator
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import RequestError
 from taximeter.records import Outcome, Receipt, Request
 

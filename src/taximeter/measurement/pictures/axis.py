@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 from typing import Final
 
-from taximeter.dataclass import dataclass
 from taximeter.reports.charts import Scale
 
 LEAST, MOST = 1e-9, 1e24

@@ -9,10 +9,9 @@ Each picture has a `name`, which says what it is of, and `says`, which says what
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
-from taximeter.dataclass import dataclass
 from taximeter.measurement.pictures.axis import Axis, Ruler, Unit, can_be_drawn, quantity_text, ruler
 
 Point = tuple[float, float]

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
-from taximeter.dataclass import dataclass
 from taximeter.measurement.asking.observation import Observation
 from taximeter.measurement.pictures.axis import Axis, Unit, quantity_text
 from taximeter.measurement.pictures.chart import Band, Bars, Chart, Dots, Line, Mark, Ratio, Ratios, Rule, Split

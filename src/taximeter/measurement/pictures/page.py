@@ -7,9 +7,9 @@ what was measured; findings, tables and definitions come as words.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from taximeter.dataclass import dataclass
 from taximeter.measurement.pictures.chart import Band, Chart, Dots, Line, Mark, Picture, Ratios, Split, visible
 from taximeter.measurement.pictures.svg import chart_svg, escaped, ratios_svg, split_svg
 from taximeter.reports.page import page

@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from taximeter.dataclass import dataclass
 from taximeter.figures import shared_out
 from taximeter.measurement.pictures.axis import Ruler, quantity_text
 from taximeter.measurement.pictures.chart import (

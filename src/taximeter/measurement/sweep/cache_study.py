@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import UpstreamError
 from taximeter.measurement import estimates
 from taximeter.measurement.asking.asker import Asker

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from taximeter.dataclass import dataclass
 from taximeter.measurement.estimates import Estimate
 from taximeter.measurement.sweep.fit import Fit
 from taximeter.measurement.sweep.model_work import MachineLimit, ModelShape, Work, prefill_work, step_work

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING, Final
 
-from taximeter.dataclass import dataclass
 from taximeter.measurement.estimates import DRAWS, Estimate, of_draws
 
 if TYPE_CHECKING:

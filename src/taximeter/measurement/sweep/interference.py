@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import UpstreamError
 from taximeter.figures import duration_text
 from taximeter.measurement import estimates

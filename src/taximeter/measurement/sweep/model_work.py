@@ -10,7 +10,7 @@ model says, which is not always the model's width divided by its heads.
 
 from __future__ import annotations
 
-from taximeter.dataclass import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

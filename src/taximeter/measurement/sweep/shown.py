@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from taximeter.dataclass import dataclass
 from taximeter.figures import duration_text
 from taximeter.measurement.asking.observation import Observation
 from taximeter.measurement.estimates import Estimate

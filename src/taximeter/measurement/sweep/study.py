@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, Protocol
 
-from taximeter.dataclass import dataclass
 from taximeter.measurement.asking.observation import Observation
 from taximeter.measurement.asking.wire import Question
 

@@ -10,10 +10,9 @@ import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import UpstreamError
 from taximeter.measurement import estimates
 from taximeter.measurement.asking.asker import Asker

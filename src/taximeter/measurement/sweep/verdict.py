@@ -17,10 +17,9 @@ Under load, waiting is what requests took longer than they would have alone, by 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from taximeter.dataclass import dataclass
 from taximeter.figures import duration_text
 from taximeter.measurement.asking.observation import Observation
 from taximeter.measurement.estimates import DRAWS, Estimate, of_draws

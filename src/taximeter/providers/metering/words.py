@@ -9,10 +9,8 @@ Streams report snapshots in all of these dialects, never increments: a later val
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
-
-from taximeter.dataclass import dataclass
 
 Path = tuple[str, ...]
 

@@ -7,12 +7,11 @@ whole, with and without ids, indices or the right reason. Refuses to know: socke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from taximeter.dataclass import dataclass
 from taximeter.errors import UpstreamError
 from taximeter.records import (
     ChoiceFinished,
