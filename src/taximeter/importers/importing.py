@@ -1,10 +1,8 @@
 """One import: find the logs, read what is new in them, and append it to the ledger.
 
-Owns: what is read again and what is not, how much is appended at a time, and what becomes of calls that the ledger has
-already. Refuses to know: formats and prices.
+Owns: what is read again and what is not, and how much is appended at a time. Refuses to know: formats and prices.
 
-A call counts once, whatever files it is in. Of two accounts of it the one with more tokens is right, for answers grow
-as they are told: where the ledger has the smaller one, it is corrected.
+A call counts once, whatever files it is in.
 """
 
 from __future__ import annotations
@@ -13,34 +11,31 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from taximeter.collecting import without_collecting
 from taximeter.errors import RequestError
+from taximeter.importers.appending import Became, Shelf, append
 from taximeter.importers.files import state_of, state_text, walk, why
 from taximeter.importers.instants import text_of
-from taximeter.importers.logged import known_tokens
 from taximeter.importers.once import Entry, each_once, ids_of, without
 from taximeter.importers.packed import beginning
 from taximeter.importers.pieces import Piece, Task
 from taximeter.importers.sources import HEAD_BYTES, SOURCES, Source, source_named, source_of, suffixes
 from taximeter.importers.summary import ImportSummary
 from taximeter.importers.workers import reading
-from taximeter.ledger import Call, FileMark
+from taximeter.ledger import FileMark
 from taximeter.ledger.batch import Batch
-from taximeter.ledger.calls import Calls
-from taximeter.records import Receipt
 
 if TYPE_CHECKING:
     from taximeter.importers.booking import Books  # a year of prices, which an import of nothing new needs not
-    from taximeter.ledger.bulk import Appended
 
 COLUMNS = "columns"
 _BATCH = 10_000  # are appended where nothing else is being, and otherwise what comes together meanwhile
@@ -51,23 +46,6 @@ _SMALL_HEAD_BYTES = 1 << 14
 
 Progress = Callable[[int, int], None]
 """Is told how many bytes were read, and of how many."""
-
-
-class Shelf(Protocol):
-    """As much of a ledger as imports need."""
-
-    def append_many(
-        self,
-        entries: Batch | Sequence[Call | Calls | Receipt],
-        files: Sequence[FileMark] = (),
-        *,
-        dry_run: bool = False,
-        durable: bool = True,
-    ) -> Appended: ...
-
-    def file_marks(self, source: str) -> Mapping[str, str]: ...
-
-    def receipt(self, name: str) -> Receipt | None: ...
 
 
 @dataclass(slots=True)
@@ -186,7 +164,7 @@ class Importer:
         self._waiting = 0
         self._marks: list[FileMark] = []
         self._seen: set[str] = set()  # in a dry run the ledger learns nothing
-        self._appending: tuple[list[Entry], Future[Appended]] | None = None
+        self._appending: Future[Became] | None = None
 
     def run(self, made: Plan) -> ImportSummary:
         """Do it. What was appended stays, also if it ends early."""
@@ -240,31 +218,25 @@ class Importer:
         batch = Batch(entries)  # while the one before is written
         self._settle()
         if entries or marks:
-            append = partial(self._shelf.append_many, batch, marks, dry_run=self._dry_run, durable=durable)
-            self._appending = entries, appender.submit(append)
+            job = partial(append, self._shelf, batch, entries, marks, dry_run=self._dry_run, durable=durable)
+            self._appending = appender.submit(job)
 
     def _is_idle(self) -> bool:
-        return self._appending is None or self._appending[1].done()
+        return self._appending is None or self._appending.done()
 
     def _settle(self) -> None:
         """Wait for what was begun, and see what became of it."""
         if self._appending is None:
             return
-        entries, appending = self._appending
+        became = self._appending.result()
         self._appending = None
-        appended = appending.result()
-        known = {id_ for id_, _ in appended.refused}
-        known.update(appended.present, appended.through_gateway, (call.id for call, _, _ in appended.different))
         summary = self._summary
-        summary.present += len(appended.present)
-        summary.through_gateway += len(appended.through_gateway)
-        summary.add(without(entries, known))
-        corrections: list[Call | Receipt] = [*self._larger(appended), *self._larger_receipts(appended, entries)]
-        if corrections:
-            again = self._shelf.append_many(corrections, dry_run=self._dry_run)
-            summary.corrected += again.written
-            for _, reason in again.refused:
-                summary.notes[f"refused by the ledger: {reason}"] += 1
+        summary.present += became.present
+        summary.through_gateway += became.through_gateway
+        summary.corrected += became.corrected
+        summary.smaller += became.smaller
+        summary.notes += became.notes
+        summary.add(became.new)
 
     def _once(self) -> list[Entry]:
         """What has come together, and of copies the largest."""
@@ -277,41 +249,3 @@ class Importer:
             self._summary.present += len(known)
             self._seen |= ids
         return once
-
-    def _larger(self, appended: Appended) -> list[Call]:
-        """Corrections of what the ledger has with fewer tokens."""
-        corrections: dict[str, Call] = {}
-        for call, newest_id, tokens in appended.different:
-            if sum(call.tokens) <= sum(count or 0 for count in tokens):
-                self._summary.smaller += 1
-                continue
-            other = corrections.get(newest_id)
-            if other is None or sum(other.tokens) < sum(call.tokens):
-                corrections[newest_id] = call._replace(id=_next_id(newest_id), supersedes=newest_id)
-        return list(corrections.values())
-
-    def _larger_receipts(self, appended: Appended, entries: Sequence[Entry]) -> list[Receipt]:
-        """The same for whole receipts, of which the ledger says only that it has others under their names."""
-        if not appended.refused:
-            return []
-        refused = dict(appended.refused)
-        corrections: list[Receipt] = []
-        for entry in entries:
-            if not isinstance(entry, Receipt) or entry.id not in refused:
-                continue
-            newest = self._shelf.receipt(entry.request.id)
-            if newest is None:
-                self._summary.notes[f"refused by the ledger: {refused[entry.id]}"] += 1
-            elif known_tokens(entry.usage) > known_tokens(newest.usage):
-                corrections.append(replace(entry, id=_next_id(newest.id), supersedes=newest.id))
-            elif known_tokens(entry.usage) == known_tokens(newest.usage):
-                self._summary.present += 1
-            else:
-                self._summary.smaller += 1
-        return corrections
-
-
-def _next_id(receipt_id: str) -> str:
-    """The id of the correction of a receipt: it follows from what is corrected."""
-    first, _, number = receipt_id.removeprefix("rcpt_").partition("_")
-    return f"rcpt_{first}_{int(number or 1) + 1}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -177,7 +177,8 @@ class SqliteSession:
             finally:
                 self._roll_back()
             if self._copying is not None and not self._copying.begin():
-                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+                with suppress(sqlite3.Error):  # all is committed, and the next one meets it too
+                    self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     @contextmanager
     def savepoint(self) -> Generator[None]:

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taximeter.errors import LedgerError
+from taximeter.ledger.batch import Batch
 from taximeter.records import Basis, Outcome
 from tests.unit.importers.logs import Desk, desk, transcript_line
 
@@ -84,6 +86,27 @@ def test_an_answer_that_has_grown_stays_where_it_belongs(desk: Desk) -> None:
         assert request.labels["project"] == f"~/{request.session}"
     spent = {part.name: part.output_tokens for part in desk.ledger.groups("session")}
     assert spent == dict.fromkeys(sessions, 300)
+
+
+def test_who_is_killed_before_corrections_makes_them_the_next_time(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files count as read once all that was in them is written, what corrects other receipts too."""
+    path = desk.write("a.jsonl", transcript_line("m1", out=5, request="r1"))
+    desk.run()
+    desk.append(path, transcript_line("m1", out=100, request="r1"), transcript_line("m2", out=7, request="r2"))
+    append_many = desk.ledger.append_many
+
+    def killed(entries: Any, *args: Any, **options: Any) -> Any:
+        if not isinstance(entries, Batch):
+            raise LedgerError("killed")
+        return append_many(entries, *args, **options)
+
+    monkeypatch.setattr(desk.ledger, "append_many", killed)
+    with pytest.raises(LedgerError, match="killed"):
+        desk.run()
+    monkeypatch.undo()
+    summary = desk.run()
+    assert (summary.corrected, summary.total.calls, summary.present) == (1, 0, 1)
+    assert desk.tokens() == 107
 
 
 def test_a_fork_that_holds_the_history_of_another_session_adds_only_its_own(desk: Desk) -> None:
