@@ -47,8 +47,8 @@ class Statement:
 
 
 class Batch:
-    """`receipts` are to be appended whole. Of the calls, `statements` have all but what is `refused`, ids and reasons;
-    `count` is how many numbers those have."""
+    """`receipts` are to be appended whole. Of the calls, `statements` have all but what is `refused`: ids and
+    reasons."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.receipts: list[Receipt] = []
@@ -131,11 +131,10 @@ class Batch:
 
     def _lay_out(self) -> None:
         self.statements: list[Statement] = []
-        self.count = 0
         refused: list[int] = []
+        first = self._first
         for alike in _of_one_statement(self._calls):
             ids = np.concatenate([some.ids for _, some, _ in alike])
-            first = self._first + self.count
             numbers: Counts = np.empty(len(ids), dtype=np.int64)
             numbers[np.argsort(ids, kind="stable")] = np.arange(first, first + len(ids))
             statement = Statement(numbers, [], [], None)
@@ -147,7 +146,7 @@ class Batch:
             if len(refused) == refused_before:
                 statement.insertion = alike[0][0].insertion(statement.parts)
             self.statements.append(statement)
-            self.count += len(ids)
+            first += len(ids)
         self.refused = [*self._never, *((call.id, _CANNOT_HOLD) for call in self.of_numbers(refused))]
         self._of_all = self._rollup(_NOBODY).tellings()
 
