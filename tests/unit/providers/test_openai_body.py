@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from taximeter.errors import RequestError
@@ -312,6 +312,7 @@ JSON = st.recursive(
 FIELDS = st.sampled_from(["model", "messages", "prompt", "suffix", "max_completion_tokens", *OUT_OF_RANGE])
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # the first input imports what it is made with
 @given(st.dictionaries(FIELDS, JSON, max_size=6), st.sampled_from([CHAT, COMPLETIONS]))
 def test_any_json_is_either_a_call_or_a_request_error(fields: dict[str, object], endpoint: Endpoint):
     """Whatever arrives, nothing but RequestError comes out."""
