@@ -1,12 +1,19 @@
 """How fast logs are imported, beside ccusage on the same directory in the same run.
 
-    python bench/import.py [--megabytes 1000] [--rounds 3] [--folder DIR] [--ccusage PATH] [--json PATH]
+    python bench/import.py [--megabytes 1000 | --dense CALLS | --table CALLS] [--rounds 3] [--folder DIR]
+                           [--ccusage PATH] [--old DIR] [--json PATH]
 
 Writes synthetic transcripts of Claude Code to DIR (once; a temporary one without it), then in each round, by turns:
 `taximeter import` into an empty ledger, the same again with nothing new, and `ccusage claude daily`. Ours prices each
 call and writes a receipt for it, durable; ccusage prices and prints sums, and keeps nothing. What both say is compared
 with what was written. ccusage is not installed by this: `npm install ccusage` makes `node_modules/.bin/ccusage`, or its
 platform's package has the program itself. Without it ours is measured alone.
+
+Most of a gigabyte of transcripts is text that is passed over. `--dense` writes so many calls without any, and `--table`
+as rows of CSV files with a map: then it is booking and writing that is measured. Meanwhile somebody else reads the
+ledger, every 50 ms: receipts a second are those of the whole process, and those from the first batch that was seen on.
+Memory is the most that the process had, or one of those beside it. `--old` is another checkout, with a `.venv` of its
+own, that takes its turn too.
 """
 
 from __future__ import annotations
@@ -14,28 +21,35 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
+import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from import_lab.transcripts import Made, make_transcripts
+from import_lab.tables import make_tables
+from import_lab.transcripts import Made, make_dense_transcripts, make_transcripts
 
 _MADE = "made.json"
+_LOOKS_EVERY_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """What one run of a program took: on the clock, and of all processors together."""
+    """What one run of a program took: on the clock, and of all processors together; the most memory of a process; and
+    receipts a second from the first batch on, where there was more than one."""
 
     wall_s: float
     cpu_s: float
+    memory_bytes: int
+    from_first_per_s: float | None
     said: dict[str, Any]
 
 
@@ -44,72 +58,136 @@ def main() -> None:
     options = _options()
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.folder or Path(scratch) / "logs"
-        made = _transcripts(folder, options.megabytes * 1_000_000)
+        made = _logs(folder, options)
         print(f"{made.size_bytes / 1e6:,.0f} MB in {made.files:,} files: {made.calls:,} calls in {made.lines:,} lines")
         times: dict[str, list[Took]] = {}
         for number in range(options.rounds):
-            home = Path(scratch) / f"home-{number}"
-            home.mkdir()
-            # A home of its own for each, so that nobody finds the logs of whoever measures.
-            environ = {**os.environ, "TAXIMETER_HOME": str(home), "HOME": scratch, "CLAUDE_CONFIG_DIR": str(folder)}
-            ours = [sys.executable, "-m", "taximeter", "import", "--from", "claude-code", "--json"]
-            turns = {
-                "taximeter": [*ours, str(folder / "projects")],
-                "taximeter, again": [*ours, str(folder / "projects")],
-            }
-            if options.ccusage is not None:
-                turns["ccusage"] = [str(options.ccusage), "claude", "daily", "--offline", "--json"]
-            for name, command in turns.items():
-                took = _run(command, environ)
+            for name, (command, environ, ledger) in _turns(options, folder, Path(scratch) / str(number)).items():
+                took = _run(command, environ, ledger)
                 times.setdefault(name, []).append(took)
                 _compare(name, took.said, made)
         for name, each in times.items():
-            walls, cpus = [took.wall_s for took in each], [took.cpu_s for took in each]
-            speed = made.size_bytes / 1e6 / median(walls)
-            print(
-                f"{name:<17} {median(walls):7.2f} s ({min(walls):.2f} to {max(walls):.2f}), processors "
-                f"{median(cpus):6.2f} s, {speed:8,.0f} MB/s, {made.calls / median(walls):9,.0f} calls/s"
-            )
+            _tell(name, each, made)
         if options.json is not None:
-            kept = {
-                name: [{"wall_s": took.wall_s, "cpu_s": took.cpu_s} for took in each] for name, each in times.items()
-            }
+            kept = {name: [{**asdict(took), "said": None} for took in each] for name, each in times.items()}
             options.json.write_text(json.dumps({"made": asdict(made), "runs": kept}, indent=2))
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=int, default=1_000)
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--megabytes", type=int, default=1_000)
+    size.add_argument("--dense", type=int, metavar="CALLS")
+    size.add_argument("--table", type=int, metavar="CALLS")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--ccusage", type=Path)
+    parser.add_argument("--old", type=Path)
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 
 
-def _transcripts(folder: Path, size_bytes: int) -> Made:
-    """The transcripts, made if they are not there."""
+def _logs(folder: Path, options: argparse.Namespace) -> Made:
+    """What is imported, made if it is not there."""
+    calls = options.dense or options.table
     note = folder / _MADE
     if note.exists():
         made = Made(**json.loads(note.read_text()))
-        if made.size_bytes >= size_bytes:
+        if made.calls >= calls if calls else made.size_bytes >= options.megabytes * 1_000_000:
             return made
-        sys.exit(f"{folder} has {made.size_bytes:,} bytes of transcripts: remove it, or name another folder")
-    made = make_transcripts(folder, size_bytes=size_bytes)
+        sys.exit(f"{folder} has {made.calls:,} calls, {made.size_bytes:,} bytes: remove it, or name another folder")
+    if options.table:
+        made = make_tables(folder, calls=calls)
+    elif options.dense:
+        made = make_dense_transcripts(folder, calls=calls)
+    else:
+        made = make_transcripts(folder, size_bytes=options.megabytes * 1_000_000)
     note.write_text(json.dumps(asdict(made)))
     return made
 
 
-def _run(command: Sequence[str], environ: Mapping[str, str]) -> Took:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+def _turns(
+    options: argparse.Namespace, folder: Path, scratch: Path
+) -> dict[str, tuple[list[str], dict[str, str], Path | None]]:
+    """What is run in a round, by name: the command, its environment, and where it writes a ledger."""
+    table = ["--map", str(folder / "map.toml"), str(folder / "tables")]
+    transcripts = ["--from", "claude-code", str(folder / "projects")]
+    of_ours = ["-m", "taximeter", "import", "--json", *(table if options.table else transcripts)]
+    turns: dict[str, tuple[list[str], dict[str, str], Path | None]] = {}
+    pythons = {"taximeter": sys.executable}
+    if options.old is not None:
+        pythons["old"] = str(options.old.absolute() / ".venv" / "bin" / "python")
+    environ = {**os.environ, "HOME": str(scratch), "CLAUDE_CONFIG_DIR": str(folder)}
+    for name, python in pythons.items():
+        # A home of its own for each, so that nobody finds the logs of whoever measures.
+        home = scratch / name
+        home.mkdir(parents=True)
+        theirs = {**environ, "TAXIMETER_HOME": str(home)}
+        turns[name] = [python, *of_ours], theirs, home / "ledger.db"
+        turns[f"{name}, again"] = [python, *of_ours], theirs, None
+    if options.ccusage is not None:
+        turns["ccusage"] = [str(options.ccusage), "claude", "daily", "--offline", "--json"], environ, None
+    return turns
+
+
+def _tell(name: str, each: Sequence[Took], made: Made) -> None:
+    walls = [took.wall_s for took in each]
+    print(
+        f"{name:<17} {median(walls):7.2f} s ({min(walls):.2f} to {max(walls):.2f}), processors "
+        f"{median(took.cpu_s for took in each):6.2f} s, {made.size_bytes / 1e6 / median(walls):8,.0f} MB/s, "
+        f"{made.calls / median(walls):9,.0f} calls/s, {max(took.memory_bytes for took in each) / 1e6:,.0f} MB"
+    )
+    rates = [took.from_first_per_s for took in each if took.from_first_per_s is not None]
+    if rates:
+        print(
+            f"{'':<17} from the first batch on {median(rates):,.0f} receipts/s ({min(rates):,.0f} to {max(rates):,.0f})"
+        )
+
+
+@dataclass(slots=True)
+class _Looks:
+    """What somebody else sees in the ledger while it is written: when, and how many receipts there were."""
+
+    ledger: Path | None
+    seen: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
+    is_over: threading.Event = field(default_factory=threading.Event)
+
+    def look(self) -> None:
+        while self.ledger is not None and not self.is_over.wait(_LOOKS_EVERY_S):
+            # Until there are tables there is nothing to see.
+            with suppress(sqlite3.Error), closing(sqlite3.connect(f"file:{self.ledger}?mode=ro", uri=True)) as asking:
+                (count,) = asking.execute("SELECT max(number) FROM receipts").fetchone()
+                if count:
+                    self.seen.append((time.perf_counter(), count))
+
+    def per_s(self, ended: float, calls: int) -> float | None:
+        """From the first batch on to the process's end."""
+        if not self.seen or self.seen[0][1] >= calls:
+            return None
+        began, first = self.seen[0]
+        return (calls - first) / (ended - began)
+
+
+def _run(command: Sequence[str], environ: Mapping[str, str], ledger: Path | None) -> Took:
+    looks = _Looks(ledger)
+    looking = threading.Thread(target=looks.look)
     began = time.perf_counter()
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)  # noqa: S603 - our own words
-    wall_s = time.perf_counter() - began
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if done.returncode:
-        sys.exit(f"{command[0]} failed: {done.stderr[-500:]}")
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Took(wall_s, cpu_s, json.loads(done.stdout))
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        child = subprocess.Popen(command, env=dict(environ), stdout=out, stderr=err)  # noqa: S603 - our own words
+        looking.start()
+        _, status, usage = os.wait4(child.pid, 0)
+        ended = time.perf_counter()
+        child.returncode = os.waitstatus_to_exitcode(status)
+        looks.is_over.set()
+        looking.join()
+        for file in (out, err):
+            file.seek(0)
+        if child.returncode:
+            sys.exit(f"{command[0]} failed: {err.read()[-500:]}")
+        said = json.loads(out.read())
+    calls = 0 if ledger is None else said["import"]["total"]["calls"]
+    cpu_s = usage.ru_utime + usage.ru_stime
+    return Took(ended - began, cpu_s, usage.ru_maxrss * 1024, looks.per_s(ended, calls), said)
 
 
 def _compare(name: str, said: Mapping[str, Any], made: Made) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 _MODELS = ("claude-opus-4-7", "claude-sonnet-4-6", "claude-haiku-4-5")
 _ALPHABET = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
@@ -37,6 +38,41 @@ class Made:
     lines: int = 0
     calls: int = 0
     tokens: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_LEAVES, 0))
+
+
+def make_dense_transcripts(folder: Path, *, calls: int, seed: int = 1) -> Made:
+    """Write at least so many calls to `folder`/projects, in transcripts with next to no text: each call is one line of
+    what its usage takes, in sessions of some hundreds. Most of what an import of them does is booking and writing."""
+    chance = random.Random(seed)  # noqa: S311 - synthetic data
+    made = Made()
+    start = datetime(2026, 10, 1, 8, tzinfo=UTC)
+    number = 0
+    while made.calls < calls:
+        place = number % 12
+        session = _uuid(chance)
+        at = start + timedelta(minutes=37 * number % (60 * 24 * 55))
+        lines = list(_dense_session(chance, made, session, f"/home/dev/project-{place}", at))
+        _write(folder / "projects" / f"-home-dev-project-{place}" / f"{session}.jsonl", lines, made)
+        number += 1
+    return made
+
+
+def _dense_session(chance: random.Random, made: Made, session: str, cwd: str, at: datetime) -> Iterator[str]:
+    model = chance.choices(_MODELS, weights=(5, 3, 2))[0]
+    context_tokens = chance.randrange(9_000, 22_000)
+    common = _common(chance, session, cwd, agent=None)
+    parent = None
+    for _ in range(chance.randrange(100, 500)):
+        at += timedelta(seconds=chance.uniform(2, 40))
+        usage = _usage(chance, context_tokens)
+        context_tokens = _grown(context_tokens, usage)
+        _count(made, usage)
+        content = [{"type": "text", "text": "ok"}]
+        message = {"model": model, "id": f"msg_01{_id(chance)}", "type": "message", "role": "assistant"}
+        message |= {"content": content, "stop_reason": None, "stop_sequence": None, "usage": usage}
+        fields = {"parentUuid": parent, **common, "message": message, "requestId": f"req_011{_id(chance)}"}
+        parent = _uuid(chance)
+        yield _line({**fields, "type": "assistant"}, parent, at, {})
 
 
 def make_transcripts(folder: Path, *, size_bytes: int, seed: int = 1) -> Made:
@@ -85,14 +121,7 @@ def _session(
 ) -> Iterator[str]:
     model = chance.choices(_MODELS, weights=(5, 3, 2))[0]
     context_tokens = chance.randrange(9_000, 22_000)
-    common = {
-        "isSidechain": agent is not None,
-        "userType": "external",
-        "cwd": cwd,
-        "sessionId": session,
-        "version": "2.1.14",
-        "gitBranch": chance.choice(("main", "fix/readers", "feature/imports")),
-    } | ({} if agent is None else {"agentId": agent})
+    common = _common(chance, session, cwd, agent=agent)
     parent = None
     for _ in range(chance.randrange(12, 90)):
         at += timedelta(seconds=chance.uniform(2, 40))
@@ -105,20 +134,9 @@ def _session(
             at,
             {"toolUseResult": {"stdout": filler.text(size // 3), "stderr": "", "interrupted": False}},
         )
-        written = chance.randrange(200, 4_000)
-        usage = {
-            "input_tokens": chance.randrange(1, 12),
-            "cache_creation_input_tokens": written,
-            "cache_read_input_tokens": context_tokens,
-            "cache_creation": {"ephemeral_5m_input_tokens": written, "ephemeral_1h_input_tokens": 0},
-            "output_tokens": chance.randrange(60, 1_800),
-            "service_tier": "standard",
-            "inference_geo": "not_available",
-        }
-        context_tokens = 15_000 if context_tokens > 150_000 else context_tokens + written
-        made.calls += 1
-        for leaf in _LEAVES:
-            made.tokens[leaf] += usage[leaf]  # pyright: ignore[reportArgumentType, reportCallIssue, reportOperatorIssue]
+        usage = _usage(chance, context_tokens)
+        context_tokens = _grown(context_tokens, usage)
+        _count(made, usage)
         message = {"model": model, "id": f"msg_01{_id(chance)}", "type": "message", "role": "assistant"}
         request = f"req_011{_id(chance)}"
         blocks = [
@@ -135,7 +153,7 @@ def _session(
             parent, uuid = uuid, _uuid(chance)
             at += timedelta(seconds=chance.uniform(0.5, 6))
             # While an answer is streamed its lines say what was generated until then.
-            so_far = usage if place == len(blocks) - 1 else usage | {"output_tokens": min(9, usage["output_tokens"])}  # pyright: ignore[reportArgumentType, reportCallIssue]
+            so_far = usage if place == len(blocks) - 1 else usage | {"output_tokens": min(9, usage["output_tokens"])}
             yield _line(
                 {
                     "parentUuid": parent,
@@ -155,6 +173,40 @@ def _session(
                 {},
             )
         parent = uuid
+
+
+def _common(chance: random.Random, session: str, cwd: str, *, agent: str | None) -> dict[str, Any]:
+    return {
+        "isSidechain": agent is not None,
+        "userType": "external",
+        "cwd": cwd,
+        "sessionId": session,
+        "version": "2.1.14",
+        "gitBranch": chance.choice(("main", "fix/readers", "feature/imports")),
+    } | ({} if agent is None else {"agentId": agent})
+
+
+def _usage(chance: random.Random, context_tokens: int) -> dict[str, Any]:
+    written = chance.randrange(200, 4_000)
+    return {
+        "input_tokens": chance.randrange(1, 12),
+        "cache_creation_input_tokens": written,
+        "cache_read_input_tokens": context_tokens,
+        "cache_creation": {"ephemeral_5m_input_tokens": written, "ephemeral_1h_input_tokens": 0},
+        "output_tokens": chance.randrange(60, 1_800),
+        "service_tier": "standard",
+        "inference_geo": "not_available",
+    }
+
+
+def _grown(context_tokens: int, usage: Mapping[str, Any]) -> int:
+    return 15_000 if context_tokens > 150_000 else context_tokens + usage["cache_creation_input_tokens"]
+
+
+def _count(made: Made, usage: Mapping[str, Any]) -> None:
+    made.calls += 1
+    for leaf in _LEAVES:
+        made.tokens[leaf] += usage[leaf]
 
 
 def _line(fields: dict[str, object], uuid: str, at: datetime, more: dict[str, object]) -> str:

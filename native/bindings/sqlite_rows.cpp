@@ -79,15 +79,26 @@ class ColumnRows {
         const auto count = static_cast<size_t>(size(numbers, 0));
         if (count == 0) refuse("there are no rows");
         if (nb::len(columns) + 1 > kMostRowColumns) refuse("there are more columns than a row can have");
-        Rows rows;
-        rows.count = count;
-        const std::vector<size_t> places = places_of(given, count);
-        rows.columns.emplace_back(numbers_in_order(given, places));
-        for (const nb::handle column : columns) rows.columns.push_back(column_of(column, places));
-        offered_ = std::make_unique<OfferedRows>(std::move(rows));
+        rows_.count = count;
+        places_ = places_of(given, count);
+        rows_.columns.emplace_back(numbers_in_order(given, places_));
+        for (const nb::handle column : columns) rows_.columns.push_back(column_of(column, places_));
     }
 
-    int64_t handle() const { return offered_->handle(); }
+    // One column more, as long as nobody was given the handle.
+    void add(const nb::object& column) {
+        if (offered_ != nullptr) refuse("rows that are offered stay as they are");
+        if (rows_.columns.size() >= kMostRowColumns) refuse("there are more columns than a row can have");
+        rows_.columns.push_back(column_of(column, places_));
+    }
+
+    int64_t handle() {
+        if (offered_ == nullptr) {
+            offered_ = std::make_unique<OfferedRows>(std::move(rows_));
+            places_ = {};
+        }
+        return offered_->handle();
+    }
 
   private:
     static std::vector<size_t> places_of(const int64_t* given, size_t count) {
@@ -127,7 +138,29 @@ class ColumnRows {
             kept_.push_back(pieces[0].object);
             return OneForAll{value_of(pieces[0].object)};
         }
+        if (all(Piece::Kind::kOne)) return shared_of(pieces, places);
         return values_of(pieces, places);
+    }
+
+    // What rows belong to: columns whose pieces are as long as another's know by one array which piece a row is of.
+    Shared shared_of(const std::vector<Piece>& pieces, const std::vector<size_t>& places) {
+        Shared made;
+        std::vector<size_t> counts;
+        for (const Piece& piece : pieces) {
+            kept_.push_back(piece.object);
+            made.values.push_back(value_of(piece.object));
+            counts.push_back(piece.count);
+        }
+        if (which_ == nullptr || counts != counts_) {
+            std::vector<std::uint32_t> which(places.size());
+            const size_t* place = places.data();
+            for (size_t number = 0; number < counts.size(); ++number)
+                for (size_t at = 0; at < counts[number]; ++at) which[*place++] = static_cast<std::uint32_t>(number);
+            which_ = std::make_shared<const std::vector<std::uint32_t>>(std::move(which));
+            counts_ = std::move(counts);
+        }
+        made.which = which_;
+        return made;
     }
 
     static Numbers numbers_of(const std::vector<Piece>& pieces, const std::vector<size_t>& places) {
@@ -179,6 +212,10 @@ class ColumnRows {
         return one;
     }
 
+    Rows rows_;  // until they are offered
+    std::vector<size_t> places_;
+    std::vector<size_t> counts_;  // of the pieces that `which_` is of
+    std::shared_ptr<const std::vector<std::uint32_t>> which_;
     std::vector<nb::object> kept_;  // goes after what is offered
     std::unique_ptr<OfferedRows> offered_;
 };
@@ -189,6 +226,7 @@ void bind_sqlite_rows(nb::module_& m) {
     m.def("sqlite_rows_entry", [] { return reinterpret_cast<std::uintptr_t>(entry_of_rows()); });
     nb::class_<ColumnRows>(m, "ColumnRows")
         .def(nb::init<const Input&, const nb::list&>(), nb::arg("numbers"), nb::arg("columns"))
+        .def("add", &ColumnRows::add, nb::arg("column"))
         .def_prop_ro("handle", &ColumnRows::handle);
 }
 

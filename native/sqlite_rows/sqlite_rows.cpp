@@ -117,6 +117,7 @@ struct Giving {
         sqlite3_result_text(context, text, static_cast<int>(::strnlen(text, column.width)), SQLITE_STATIC);
     }
     void operator()(const Values& column) const { give(context, column.values[at]); }
+    void operator()(const Shared& column) const { give(context, column.values[(*column.which)[at]]); }
 };
 
 int column(sqlite3_vtab_cursor* cursor, sqlite3_context* context, int column) {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <variant>
 #include <vector>
 
@@ -36,7 +37,11 @@ struct Texts {  // of up to `width` bytes each, the rest of which are zeros
 struct Values {
     std::vector<RowValue> values;
 };
-using RowColumn = std::variant<OneForAll, Numbers, Texts, Values>;
+struct Shared {  // few values, each of many rows; which of them a row has, several columns know together
+    std::shared_ptr<const std::vector<std::uint32_t>> which;
+    std::vector<RowValue> values;
+};
+using RowColumn = std::variant<OneForAll, Numbers, Texts, Values, Shared>;
 
 struct Rows {
     std::size_t count = 0;

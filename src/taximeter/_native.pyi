@@ -170,6 +170,9 @@ class ColumnRows:
         texts in bytes of uint8 [rows, width] that end with zeros, a tuple of texts, whole numbers and None, or one of
         these, and for how many rows that is. What lies in arrays is copied."""
 
+    def add(self, column: list[tuple[object, int]]) -> None:
+        """One column more, the last; before somebody asks for the handle."""
+
     @property
     def handle(self) -> int: ...
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 COLUMNS = "columns"
 _BATCH = 10_000  # are appended where nothing else is being, and otherwise what comes together meanwhile
-_MOST_WAITING = 40_000
+_MOST_WAITING = 100_000
 _WORTH_PROCESSES_BYTES = 24 << 20  # below, they would be done before they have started
 _FUTURE = timedelta(days=1)  # clocks differ, and zones are forgotten
 _SMALL_HEAD_BYTES = 1 << 14

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MOST_BYTES = 64 << 20  # of a file that is kept as one piece
 _AT_ONCE_BYTES = 16 << 20  # for which a thread takes Python's lock once: it may have to wait for that
 _AT_ONCE_FILES = 128
-_AHEAD_BYTES = 256 << 20  # of logs, whose calls are kept: more than is read while a batch is written
+_AHEAD_BYTES = 128 << 20  # of logs, whose calls are kept: more than is read while a batch is written
 
 
 def is_read_whole(task: Task) -> bool:

@@ -145,6 +145,7 @@ class Batch:
                 statement.parts += ((mine, part) for part in mine.parts(theirs, some, segments, refused))
             if len(refused) == refused_before:
                 statement.insertion = alike[0][0].insertion(statement.parts)
+                statement.insertion.make_ahead()
             self.statements.append(statement)
             first += len(ids)
         self.refused = [*self._never, *((call.id, _CANNOT_HOLD) for call in self.of_numbers(refused))]

@@ -21,6 +21,7 @@ from taximeter.ledger.calls import Counts, stored_instants, texts_of
 from taximeter.ledger.columns import TOKEN_COLUMNS
 from taximeter.ledger.database import Away, Refused, Session
 from taximeter.ledger.file_marks import FileMark, remember
+from taximeter.ledger.firsts import LEAVE_OUT_SECOND_ONES, SECOND_ONES, are_named_after, has_others
 from taximeter.ledger.forms import Call, Form
 from taximeter.ledger.native_rows import Piece
 from taximeter.ledger.sparse import Pattern
@@ -71,11 +72,17 @@ def append_many(
             receipts = _without_the_gateways(session, batch, appended)
             appended.refused += batch.refused
             if batch.calls:
+                may_be_second = False
                 lifted = None if guard is None else session.ask(_SQL_OF, guard)[0][0]
                 if lifted is not None:
                     session.tell(f"DROP TRIGGER {guard}", [()])
+                    may_be_second = not all(map(are_named_after, batch.calls)) or has_others(session)
+                    if may_be_second:
+                        session.tell(LEAVE_OUT_SECOND_ONES, [()])
                 _append_calls(session, batch, appended)
                 if lifted is not None:
+                    if may_be_second:
+                        session.tell(f"DROP TRIGGER {SECOND_ONES}", [()])
                     session.tell(lifted, [()])
             if receipts:
                 _append_receipts(session, receipts, appended)
@@ -161,7 +168,7 @@ def _insert(session: Session, statement: Statement, forms: Mapping[str, int]) ->
     """Rows of one shape, in the order of their numbers."""
     if statement.insertion is not None:
         numbered: list[Piece] = [(forms[mine.form.digest], len(part.numbers)) for mine, part in statement.parts]
-        if session.tell_columns(statement.insertion.with_last(numbered)):
+        if session.tell_columns(statement.insertion, numbered):
             return
     told: defaultdict[Pattern | None, list[rows.Row]] = defaultdict(list)
     for mine, part in statement.parts:

@@ -27,7 +27,8 @@ Places = Sequence[int] | NDArray[np.intp]
 
 _INSTANT = "0000-00-00 00:00:00.000000"
 _TO_ZEROS = str.maketrans(dict.fromkeys("123456789", "0"))
-_BETWEEN_DAY_AND_TIME = 10
+_DAY_LETTERS = len("0000-00-00")
+_PAIRS = np.array([f"{number:02}".encode() for number in range(100)], dtype=np.bytes_).view(np.uint8).reshape(-1, 2)
 
 _T = TypeVar("_T")
 
@@ -48,10 +49,22 @@ def instants_of(texts: Sequence[str]) -> Instants:
 
 
 def stored_instants(instants: Instants) -> Names:
-    """The texts again, as an array."""
-    made = np.datetime_as_string(instants, unit="us").astype(f"S{len(_INSTANT)}")
-    made.view(np.uint8).reshape(-1, len(_INSTANT))[:, _BETWEEN_DAY_AND_TIME] = ord(" ")
-    return made
+    """The texts again, as an array. Digit by digit: numpy's own way takes three times as long, and most logs are of few
+    days."""
+    days, day_of = np.unique(instants.astype("datetime64[D]"), return_inverse=True)
+    microseconds = (instants - days.astype(instants.dtype)[day_of]).view(np.int64)
+    seconds, microseconds = np.divmod(microseconds, 1_000_000)
+    minutes, seconds = np.divmod(seconds, 60)
+    hours, minutes = np.divmod(minutes, 60)
+    hundreds, below = np.divmod(microseconds, 100)
+    made = np.full((len(instants), len(_INSTANT)), np.frombuffer(_INSTANT.encode(), np.uint8))
+    texts = np.datetime_as_string(days).astype(f"S{_DAY_LETTERS}")
+    made[:, :_DAY_LETTERS] = texts.view(np.uint8).reshape(-1, _DAY_LETTERS)[day_of]
+    for place, pairs in ((11, hours), (14, minutes), (17, seconds), (24, below)):
+        made[:, place : place + 2] = _PAIRS[pairs]
+    for place, pairs in zip((20, 22), np.divmod(hundreds, 100), strict=True):
+        made[:, place : place + 2] = _PAIRS[pairs]
+    return made.view(f"S{len(_INSTANT)}").ravel()
 
 
 def texts_of(names: Names) -> list[str]:

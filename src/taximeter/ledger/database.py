@@ -18,7 +18,7 @@ from taximeter.errors import ConfigError, LedgerError
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from taximeter.ledger.native_rows import Insertion
+    from taximeter.ledger.native_rows import Insertion, Piece
 
 _MOST_VALUES = 500
 _Value = TypeVar("_Value")
@@ -87,8 +87,9 @@ class Session(Protocol):
         """The statement once for each row of values."""
         ...
 
-    def tell_columns(self, told: Insertion) -> bool:
-        """Insert many rows by columns. False where the database takes none: then nothing was done."""
+    def tell_columns(self, told: Insertion, last: Sequence[Piece]) -> bool:
+        """Insert many rows by columns, of which `last` is the last. False where the database takes none: then nothing
+        was done."""
         ...
 
     def transaction(self, *, durable: bool = True) -> AbstractContextManager[None]:

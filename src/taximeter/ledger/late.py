@@ -17,7 +17,7 @@ from taximeter.ledger.database import Asking, Away, Database, Living, Session
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from taximeter.ledger.native_rows import Insertion
+    from taximeter.ledger.native_rows import Insertion, Piece
 
 _log = logging.getLogger(__name__)
 
@@ -56,8 +56,8 @@ class NoSession:
     def tell(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
         self._fail(statement, rows)
 
-    def tell_columns(self, told: Insertion) -> bool:
-        self._fail(told)
+    def tell_columns(self, told: Insertion, last: Sequence[Piece]) -> bool:
+        self._fail(told, last)
 
     def transaction(self, *, durable: bool = True) -> AbstractContextManager[None]:
         self._fail(durable)

@@ -12,8 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 
-_ENOUGH_BYTES = 16 << 20
-_MOST_BYTES = 256 << 20  # of a log whose writer is faster than the disk
+_ENOUGH_BYTES = 64 << 20
+_MOST_BYTES = 1 << 30  # of a log whose writer is faster than the disk
 
 
 class LogCopying:

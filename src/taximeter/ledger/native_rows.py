@@ -11,9 +11,12 @@ import sqlite3
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from taximeter._native import ColumnRows
 
 Piece = tuple[Any, int]
 """For so many rows: an array of 64-bit numbers or of names (see `calls`), a tuple of values, or one value that is
@@ -48,7 +51,7 @@ def are_known(connection: sqlite3.Connection) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Insertion:
     """Rows of `table` by columns, as pieces. The first of `names` is that of numbers which follow one on the other, in
     any order: the rows are inserted in theirs. In the columns `also` all of them have `values`, which are SQL, and
@@ -60,14 +63,31 @@ class Insertion:
     also: str
     values: str
     behind: str
+    _made: _Made | None = field(default=None, init=False)
 
-    def with_last(self, column: Sequence[Piece]) -> Insertion:
-        """The same with one column more, the last of the names."""
-        return replace(self, columns=[*self.columns, column])
+    def make_ahead(self) -> None:
+        """Make the rows now, where they can be: who inserts them has less to do then. All of the numbers may change
+        until they are, by the same; nothing else may."""
+        if self._made is None and _functions() is not None:
+            self._made = _made(self)
+
+    def take(self) -> _Made:
+        """The rows, for one time."""
+        made, self._made = self._made or _made(self), None
+        return made
 
 
-def insert(connection: sqlite3.Connection, told: Insertion) -> None:
-    """Insert them, by a connection that knows the table. Columns of which nobody has anything are left out."""
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """Rows as SQLite takes them: those of `names`, which leave out what nobody has anything of. The first of their
+    numbers was `first` when they were made."""
+
+    rows: ColumnRows
+    names: Sequence[str]
+    first: int
+
+
+def _made(told: Insertion) -> _Made:
     import numpy as np  # noqa: PLC0415 - only for who imports much
 
     from taximeter._native import ColumnRows  # noqa: PLC0415 - absent where it was not built
@@ -75,16 +95,29 @@ def insert(connection: sqlite3.Connection, told: Insertion) -> None:
     numbers = np.concatenate([np.asarray(values, dtype=np.int64) for values, _ in told.columns[0]])
     there = [
         (name, [(_as_told(values), count) for values, count in column])
-        for name, column in zip(told.names[1:], told.columns[1:], strict=True)
+        for name, column in zip(told.names[1:], told.columns[1:], strict=False)
         if any(values is not None for values, _ in column)
     ]
     rows = ColumnRows(numbers, [column for _, column in there])
-    names = ", ".join([told.names[0], *(name for name, _ in there), told.also])
-    taken = ", ".join([*(f"c{place}" for place in range(len(there) + 1)), told.values])
+    return _Made(rows, [told.names[0], *(name for name, _ in there)], _first(told))
+
+
+def _first(told: Insertion) -> int:
+    return int(told.columns[0][0][0][0])
+
+
+def insert(connection: sqlite3.Connection, told: Insertion, last: Sequence[Piece] = ()) -> None:
+    """Insert them, by a connection that knows the table; `last` is of the last of the names, if that has no column."""
+    made = told.take()
+    names = [*made.names, told.also]
+    if last:
+        made.rows.add(list(last))
+        names.insert(-1, told.names[-1])
+    taken = ", ".join(["c0 + ?", *(f"c{place}" for place in range(1, len(names) - 1)), told.values])
     # "WHERE true", or the ON behind it would be taken for a join's.
     connection.execute(
-        f"INSERT INTO {told.table} ({names}) SELECT {taken} FROM {_TABLE}(?) WHERE true{told.behind}",  # noqa: S608 - see above
-        (rows.handle,),
+        f"INSERT INTO {told.table} ({', '.join(names)}) SELECT {taken} FROM {_TABLE}(?) WHERE true{told.behind}",  # noqa: S608 - see above
+        (_first(told) - made.first, made.rows.handle),
     )
 
 

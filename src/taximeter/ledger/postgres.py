@@ -42,7 +42,7 @@ except ImportError as missing:
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from taximeter.ledger.native_rows import Insertion
+    from taximeter.ledger.native_rows import Insertion, Piece
 
 _log = logging.getLogger(__name__)
 
@@ -273,7 +273,7 @@ class PostgresSession(_Connected):
             else:
                 cursor.executemany(_their_way(statement), told)
 
-    def tell_columns(self, told: Insertion) -> bool:  # noqa: ARG002 - its driver takes rows only
+    def tell_columns(self, told: Insertion, last: Sequence[Piece]) -> bool:  # noqa: ARG002 - its driver takes rows only
         return False
 
     @contextmanager

@@ -18,6 +18,7 @@ from taximeter.ledger import hours, of_tasks, rows, task_words
 from taximeter.ledger.columns import GROUP_COUNTS, MONEY_COLUMNS, RECEIPT_COLUMNS
 from taximeter.ledger.database import Asking, Database, batches
 from taximeter.ledger.documents import record_from
+from taximeter.ledger.firsts import first_of, firsts_beginning
 from taximeter.ledger.forms import derive
 from taximeter.ledger.hours import Span
 from taximeter.ledger.names import Groups
@@ -339,7 +340,7 @@ def _behind(place: tuple[datetime, str]) -> Condition:
 def _resolve(asking: Asking, name: str) -> str | None:
     """The id of the receipt that people mean by `name`."""
     name = rows.stored_text(name)
-    exact = _first_of(asking, "id = ?", name) or _newest_of(asking, name)
+    exact = _id_of(asking, "SELECT id FROM receipts WHERE id = ?", name) or _newest_of(asking, name)
     if exact is not None or not name:
         return exact
     candidates = _beginning(asking, name)
@@ -350,16 +351,17 @@ def _resolve(asking: Asking, name: str) -> str | None:
     return candidates[0] if candidates else None
 
 
-def _first_of(asking: Asking, condition: str, value: str) -> str | None:
-    """The id of the receipt of which that holds."""
-    return next((id_ for (id_,) in asking.ask(f"SELECT id FROM receipts WHERE {condition}", value)), None)
+def _id_of(asking: Asking, question: str, *values: str) -> str | None:
+    """The id that a question finds."""
+    return next((id_ for (id_,) in asking.ask(question, *values)), None)
 
 
 def _newest_of(asking: Asking, request_id: str) -> str | None:
     """The id of the request's receipt that nothing corrects."""
-    first = _first_of(asking, "request_id = ? AND supersedes IS NULL", request_id)
+    question, values = first_of(request_id)
+    first = _id_of(asking, question, *values)
     if first is None:  # its first may correct what a log has: see `same_calls`
-        first = next((id_ for (id_,) in asking.ask(FIRST_CORRECTION, request_id)), None)
+        first = _id_of(asking, FIRST_CORRECTION, request_id)
     return _newest_after(asking, first)
 
 
@@ -369,7 +371,7 @@ def _newest_after(asking: Asking, receipt_id: str | None) -> str | None:
     newest = receipt_id
     while receipt_id is not None:
         newest = receipt_id
-        receipt_id = _first_of(asking, "supersedes = ?", receipt_id)
+        receipt_id = _id_of(asking, "SELECT id FROM receipts WHERE supersedes = ?", receipt_id)
     return newest
 
 
@@ -379,12 +381,12 @@ def _beginning(asking: Asking, prefix: str) -> list[str]:
     past = prefix + "\U0010ffff"  # a range, so that an index serves
     at_most = f"LIMIT {_NAMED_WHEN_AMBIGUOUS + 1}"
     found = asking.ask(f"SELECT id FROM receipts WHERE id >= ? AND id < ? ORDER BY id {at_most}", prefix, past)
-    of_requests = "SELECT id FROM receipts WHERE request_id >= ? AND request_id < ? AND supersedes"
-    firsts = [
-        first
-        for is_one in ("IS NULL", "IS NOT NULL")  # each has its index
-        for first in asking.ask(f"{of_requests} {is_one} ORDER BY request_id {at_most}", prefix, past)
+    of_requests = "SELECT id FROM receipts WHERE request_id >= ? AND request_id < ? AND supersedes IS NOT NULL"
+    questions = [
+        *firsts_beginning(prefix, _NAMED_WHEN_AMBIGUOUS + 1),
+        (f"{of_requests} ORDER BY request_id {at_most}", (prefix, past)),
     ]
+    firsts = [first for question, values in questions for first in asking.ask(question, *values)]
     newest = (_newest_after(asking, first) for (first,) in firsts)
     return list(dict.fromkeys(id_ for id_ in (*(id_ for (id_,) in found), *newest) if id_ is not None))
 

@@ -153,10 +153,10 @@ class SqliteSession:
         with _border(self._path):
             self._connection.executemany(statement, rows)
 
-    def tell_columns(self, told: native_rows.Insertion) -> bool:
+    def tell_columns(self, told: native_rows.Insertion, last: Sequence[native_rows.Piece]) -> bool:
         if self._takes_columns:
             with _border(self._path):
-                native_rows.insert(self._connection, told)
+                native_rows.insert(self._connection, told, last)
         return self._takes_columns
 
     @contextmanager

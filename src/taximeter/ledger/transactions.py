@@ -22,6 +22,7 @@ from taximeter.ledger import rows
 from taximeter.ledger.columns import NOTE_COLUMNS, RECEIPT_COLUMNS, TASK_END_COLUMNS
 from taximeter.ledger.database import Refused, Session
 from taximeter.ledger.documents import document, line, record_from
+from taximeter.ledger.firsts import first_of
 from taximeter.ledger.forms import derive
 from taximeter.ledger.rollups import Rollup
 from taximeter.ledger.same_calls import of_a_log
@@ -259,8 +260,8 @@ def _refused_receipt(session: Session, entry: NewReceipt) -> str | None:
 
 def _first_receipt(session: Session, request_id: object) -> object:
     """Of a request; it may correct what a log has (`_for_its_call`)."""
-    first = _scalar(session, "SELECT id FROM receipts WHERE request_id = ? AND supersedes IS NULL", request_id)
-    return first or _scalar(session, FIRST_CORRECTION, request_id)
+    question, values = first_of(str(request_id))
+    return _scalar(session, question, *values) or _scalar(session, FIRST_CORRECTION, request_id)
 
 
 FIRST_CORRECTION = "SELECT id FROM receipts WHERE request_id = ? AND supersedes IS NOT NULL ORDER BY number LIMIT 1"

@@ -21,6 +21,7 @@ from taximeter.ledger.columns import (
     NUMBER_COLUMNS,
     SPAN_COLUMNS,
 )
+from taximeter.ledger.firsts import BY_REQUEST
 from taximeter.ledger.rows import stored_text
 
 
@@ -89,7 +90,7 @@ sa.Index(
     "receipts_first",
     receipts.c.request_id,
     unique=True,
-    sqlite_where=receipts.c.supersedes.is_(None),
+    sqlite_where=sa.text(BY_REQUEST),
 )
 sa.Index(
     "receipts_corrected",

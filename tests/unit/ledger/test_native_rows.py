@@ -177,3 +177,40 @@ def test_rows_stay_while_they_are_gone_through(connection: sqlite3.Connection) -
     connection.execute(f"CREATE VIEW of_rows AS SELECT c0 FROM taximeter_rows({one.handle})")
     with pytest.raises(sqlite3.OperationalError, match="unsafe use"):
         connection.execute("SELECT * FROM of_rows")
+
+
+def test_rows_that_were_made_ahead_follow_their_numbers(connection: sqlite3.Connection) -> None:
+    """Numbers that are others by then are the rows' numbers; and a second time the rows are made anew."""
+    numbers = np.array([2, 1, 3])
+    belonging: list[Piece] = [("x", 2), (None, 1)]
+    told = Insertion(
+        table="kept",
+        names=["number", "name", "belongs", "session", "last"],
+        columns=[[(numbers, 3)], [(("b", "a", "c"), 3)], belonging, [("s", 2), ("t", 1)]],
+        also="also",
+        values="7",
+        behind="",
+    )
+    told.make_ahead()
+    for first in (1, 11):
+        connection.execute("DROP TABLE IF EXISTS kept")
+        connection.execute("CREATE TABLE kept (number INTEGER PRIMARY KEY, name, belongs, session, last, also)")
+        numbers += first - numbers.min()
+        insert(connection, told, [(5, 1), (6, 2)])
+        found = connection.execute("SELECT * FROM kept").fetchall()
+        assert found == [
+            (first, "a", "x", "s", 6, 7),
+            (first + 1, "b", "x", "s", 5, 7),
+            (first + 2, "c", None, "t", 6, 7),
+        ]
+
+
+def test_rows_that_are_offered_stay_as_they_are(connection: sqlite3.Connection) -> None:
+    """No column comes later."""
+    from taximeter._native import ColumnRows  # noqa: PLC0415 - as above
+
+    rows = ColumnRows(np.arange(1), [])
+    rows.add([("a", 1)])
+    assert connection.execute("SELECT c0, c1 FROM taximeter_rows(?)", (rows.handle,)).fetchall() == [(0, "a")]
+    with pytest.raises(ValueError, match="stay as they are"):
+        rows.add([("b", 1)])

@@ -282,8 +282,6 @@ CREATE INDEX task_ends_by_time ON task_ends (finished_at);
 
 CREATE UNIQUE INDEX receipts_by_id ON receipts (id);
 
-CREATE UNIQUE INDEX receipts_first ON receipts (request_id) WHERE supersedes IS NULL;
-
 CREATE UNIQUE INDEX receipts_corrected ON receipts (supersedes) WHERE supersedes IS NOT NULL;
 
 CREATE INDEX receipts_off_scale ON receipts (off_scale) WHERE off_scale > 0;
@@ -307,8 +305,6 @@ CREATE TRIGGER documents_no_replace BEFORE INSERT ON documents WHEN EXISTS (SELE
 CREATE INDEX receipts_by_provider ON receipts (upstream_request_id) WHERE upstream_request_id IS NOT NULL AND source IS NULL;
 
 CREATE INDEX receipts_correcting ON receipts (request_id) WHERE supersedes IS NOT NULL;
-
-CREATE TRIGGER receipts_no_replace BEFORE INSERT ON receipts WHEN EXISTS (SELECT 1 FROM receipts WHERE number = NEW.number) OR EXISTS (SELECT 1 FROM receipts WHERE id = NEW.id) OR CASE WHEN NEW.supersedes IS NULL THEN EXISTS (SELECT 1 FROM receipts WHERE request_id = NEW.request_id AND supersedes IS NULL) ELSE EXISTS (SELECT 1 FROM receipts WHERE supersedes = NEW.supersedes) OR NOT EXISTS (SELECT 1 FROM receipts WHERE id = NEW.supersedes AND (request_id = NEW.request_id OR source IS NOT NULL AND upstream_request_id IN (NEW.upstream_request_id, NEW.request_id))) END BEGIN SELECT RAISE(ABORT, 'receipts are append-only: append a correction'); END;
 
 CREATE TABLE usage_by_day (
 	day DATETIME NOT NULL, 
@@ -413,4 +409,8 @@ CREATE TABLE usage_by_day (
 
 CREATE INDEX receipts_by_time ON receipts (closed_at, id, total_ns, first_token_ns, itl_ns);
 
-INSERT INTO schema_version (version_num) VALUES ('0006');
+CREATE UNIQUE INDEX receipts_first ON receipts (request_id) WHERE supersedes IS NULL AND (source IS NULL OR id <> 'rcpt' || substr(request_id, 4));
+
+CREATE TRIGGER receipts_no_replace BEFORE INSERT ON receipts WHEN EXISTS (SELECT 1 FROM receipts WHERE number = NEW.number) OR EXISTS (SELECT 1 FROM receipts WHERE id = NEW.id) OR CASE WHEN NEW.supersedes IS NULL THEN EXISTS (SELECT 1 FROM receipts WHERE request_id = NEW.request_id AND supersedes IS NULL AND (source IS NULL OR id <> 'rcpt' || substr(request_id, 4))) OR EXISTS (SELECT 1 FROM receipts WHERE id = 'rcpt' || substr(NEW.request_id, 4) AND request_id = NEW.request_id AND supersedes IS NULL) ELSE EXISTS (SELECT 1 FROM receipts WHERE supersedes = NEW.supersedes) OR NOT EXISTS (SELECT 1 FROM receipts WHERE id = NEW.supersedes AND (request_id = NEW.request_id OR source IS NOT NULL AND upstream_request_id IN (NEW.upstream_request_id, NEW.request_id))) END BEGIN SELECT RAISE(ABORT, 'receipts are append-only: append a correction'); END;
+
+INSERT INTO schema_version (version_num) VALUES ('0007');
