@@ -1,184 +1,9 @@
-// One step, from token ids to logits: every thread of the pool runs Pass::run, a phase for each kind of work. Which thread
-// takes which task is chance; what a task computes is not.
+// One step, from token ids to the last layer's rows: every thread of the pool runs Pass::run, a phase for each kind of work.
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <cmath>
-#include <limits>
 
-#include "decoder/decoder.h"
-#include "threads.h"
+#include "decoder/pass.h"
 
 namespace taximeter {
-namespace {
-
-// Rows that are multiplied with one stretch of weights before the next stretch comes: their prepared form stays in a core's
-// second-level cache. Of a prompt more than of what is generated, because its weights take long to unpack.
-constexpr std::int64_t kGeneratedBlock = 256, kPromptBlock = 512;
-
-// Of so few rows a task reads memory and little else: a longer stretch of it is worth more than threads that end together.
-constexpr std::int64_t kReadingRows = 32;
-constexpr std::int64_t tasks_per_thread(std::int64_t rows) { return rows <= kReadingRows ? 3 : 6; }
-constexpr std::int64_t kMostTaskBytes = 1 << 18;  // of weights: long enough to read, and threads still end together
-constexpr std::int64_t kMostSoonBytes = 1 << 17;  // asked for by a thread that waits: a part of its second cache
-
-// Gate and up together: their outputs, 32 or more of each row, are prepared for the next product on the spot.
-constexpr std::int64_t kLeastGateTiles = 2, kMostGateTiles = 8;
-constexpr std::int64_t gate_tiles(std::int64_t rows, std::int64_t tiles, std::int64_t threads) {
-    if (rows > kReadingRows) return rows > kGeneratedBlock ? kLeastGateTiles : 4;
-    return std::clamp<std::int64_t>(tiles / (6 * threads) / 2 * 2, 4, kMostGateTiles);
-}
-constexpr std::int64_t kGateValues = kPromptBlock * kLeastGateTiles * kTileRows;
-
-// A step of so few values that every thread does the work on whole rows for itself, in memory of its own: cheaper than
-// one thread doing it in a phase more while the others wait.
-constexpr std::int64_t kFewValues = 4096;
-
-constexpr std::size_t kGateScratchBytes = 2 * kGateValues * sizeof(float);
-static_assert(std::max(kGeneratedBlock * 4, kReadingRows * kMostGateTiles) * kTileRows <= kGateValues);
-constexpr std::size_t kScratchBytes = kGateScratchBytes + std::max<std::size_t>(kMatmulPackedScratchBytes, kAttentionScratchBytes);
-
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-// Products of the same rows with several matrices, cut into tasks.
-struct Product {
-    const PackedMatrix* matrix;
-    float* out;
-    std::int64_t stride;
-};
-
-// A token's number counted down from the last that 32 bits can have, and back.
-constexpr std::uint64_t token_from_end(std::uint64_t token) { return UINT32_MAX - (token & UINT32_MAX); }
-
-// A logit's place in the order of floats, moved up to begin with zero.
-constexpr std::uint64_t place_from_zero(std::int32_t place) { return static_cast<std::uint64_t>(std::int64_t{place} - INT32_MIN); }
-
-// Of a row's best so far (Pass::note_best) the token; -1 where its logit is infinite or not a number.
-std::int64_t best_token(std::uint64_t best) {
-    constexpr float most = std::numeric_limits<float>::max();
-    const std::uint64_t place = best >> 32;
-    if (place < place_from_zero(place_in_order(-most)) || place > place_from_zero(place_in_order(most))) return -1;
-    return static_cast<std::int64_t>(token_from_end(best));
-}
-
-bool reads_quantized(const PackedMatrix& w) { return w.format >= kPackedQ4_0; }
-
-}  // namespace
-
-class Pass {
-public:
-    Pass(Decoder& decoder, const KernelTable& kernels, const Step& step, KVCache& cache)
-        : decoder_(decoder), shape_(decoder.shape_), work_(decoder.workspace_), kernels_(kernels), step_(step), cache_(cache),
-          queries_(shape_.heads * shape_.head_dim), keys_(shape_.kv_heads * shape_.head_dim), heads_width_(queries_ + 2 * keys_),
-          apart_(kernels.bf16_units == Bf16Units::bf16_and_quantized_weights && !shape_.bf16_units) {}
-
-    void prepare(int threads);
-    void run(Team& team, int thread, std::uint8_t* scratch) noexcept;
-
-private:
-    using Layer = Decoder::Layer;
-
-    // Where a level has bf16 units for quantized weights, those serve a prompt, which arithmetic holds up, and int8 serves
-    // what is generated, which memory holds up. The two round differently, so it is the token's origin that decides, never
-    // how many rows a step happens to have.
-    bool reads_bf16(const PackedMatrix& w, bool generated) const noexcept {
-        if (w.format == kPackedBF16) return shape_.bf16_units && kernels_.bf16_units != Bf16Units::none;
-        return reads_quantized(w) && apart_ && !generated;
-    }
-    bool reads_f32(const PackedMatrix& w) const noexcept { return !reads_quantized(w) && !reads_bf16(w, false); }
-
-    // The rows as one thread sees them: everybody's, or in a step of few rows its own copy.
-    struct Rows {
-        float* x;       // the residual stream
-        float* normed;
-        PreparedBuffer* prepared;
-    };
-
-    // Which rows are still worth computing: all, or after the last attention those alone whose logits are asked for. The
-    // i-th of them has its products and prepared form at place i, and its residual stream at `at(i)`.
-    struct Active {
-        std::int64_t count, generated;  // how many, and how many of them, the first ones, count as generated
-        const std::int64_t* rows;       // null: all
-        std::int64_t at(std::int64_t i) const noexcept { return rows == nullptr ? i : rows[i]; }
-    };
-
-    // Where int8 rows have zeros: what becomes queries, keys and values, and logits. There they halve what rounding costs, for
-    // one instruction in twelve; in the feed-forward layers, which are most of a pass, they would gain no more.
-    static constexpr bool kZerosBeforeHeads = true, kZerosBeforeLogits = true;
-
-    // Rows that are multiplied together, either all generated or none.
-    struct RowBlock {
-        std::int64_t begin, end;
-        bool generated;
-    };
-    static std::int64_t blocks_of(const Active& active) noexcept {
-        return ceil_div(active.generated, kGeneratedBlock) + ceil_div(active.count - active.generated, kPromptBlock);
-    }
-    static RowBlock block_of(const Active& active, std::int64_t index) noexcept {
-        const std::int64_t before = ceil_div(active.generated, kGeneratedBlock);
-        if (index < before) return {index * kGeneratedBlock, std::min((index + 1) * kGeneratedBlock, active.generated), true};
-        const std::int64_t begin = active.generated + (index - before) * kPromptBlock;
-        return {begin, std::min(begin + kPromptBlock, active.count), false};
-    }
-
-    // Work on each of the first `count` rows that the next phase's tasks read: shared out now or, in a step of few rows, left
-    // for each thread that gets one of those tasks. Gives what `Team::share` is to call before them. `work(row, keeps)`: where
-    // every thread works in memory of its own, one of them is told to keep what later phases read where all find it.
-    template <typename Work>
-    auto each_row(Team& team, std::int64_t count, Work work) noexcept {
-        const std::int64_t chunk = std::clamp<std::int64_t>(count / (2 * team.threads()), 1, 16);
-        if (!few_)
-            share(team, count, chunk, [&](std::int64_t begin, std::int64_t end) noexcept {
-                for (std::int64_t row = begin; row < end; ++row) work(row, false);
-            });
-        return [this, count, work](std::int64_t task) noexcept {
-            for (std::int64_t row = 0; few_ && row < count; ++row) work(row, task == 0);
-        };
-    }
-
-    // A phase of `count` pieces, given out at most `size` at a time.
-    template <typename Work, typename Ready = decltype([](std::int64_t) noexcept {})>
-    void share(Team& team, std::int64_t count, std::int64_t size, Work&& work, Ready&& ready = {}) noexcept {
-        team.share(ceil_div(count, size), ready, [&](std::int64_t task) noexcept {
-            work(task * size, std::min((task + 1) * size, count));
-        });
-    }
-
-    static std::int64_t tiles_per_task(std::int64_t tiles, std::int64_t tile_bytes, const Active& active, std::int64_t threads) noexcept;
-    void reads_soon(Team& team, int thread, const PackedMatrix& w, std::int64_t per_task) const noexcept;
-    template <typename Ready>
-    void multiply(Team& team, PreparedRows rows, const Active& active, std::initializer_list<Product> products,
-                  std::uint8_t* scratch, const Ready& ready) noexcept;
-    void multiply_block(const PackedMatrix& w, const PreparedRows& rows, const Active& active, const RowBlock& block,
-                        std::int64_t tile, std::int64_t tile_end, float* out, std::int64_t stride, std::uint8_t* scratch) const noexcept;
-    void prepare_row(const float* row, std::int64_t k, std::int64_t at, std::int64_t total, PreparedBuffer& to, const Active& active,
-                     std::int64_t index, std::initializer_list<const PackedMatrix*> readers, bool zeros = false) const noexcept;
-    void add_product(const Rows& rows, const float* x, std::int64_t place, std::int64_t row, const float* post_norm) const noexcept;
-    void finish_heads(const Layer& layer, const PagedAttention& job, std::int64_t row, std::int64_t kv_head) const noexcept;
-    void attend(Team& team, const Layer& layer, std::uint8_t* scratch) noexcept;
-    template <typename Ready>
-    void feed_forward(Team& team, const Layer& layer, PreparedRows rows, const Active& active, std::uint8_t* scratch,
-                      const Ready& ready) noexcept;
-    void head(Team& team, const Rows& mine, const Active& active, const float* x, const float* post_norm, int thread,
-              std::uint8_t* scratch) noexcept;
-    PagedAttention attention_of(const Layer& layer) const noexcept;
-    template <typename Ready>
-    void best(Team& team, PreparedRows rows, const Active& active, std::uint8_t* scratch, const Ready& ready) noexcept;
-    void note_best(std::int64_t row, const float* logits, std::int64_t first_token, std::int64_t count) noexcept;
-    void cap(float* logits, std::int64_t count) const noexcept;
-    void note(int thread, Phase phase) noexcept;
-
-    Decoder& decoder_;
-    const DecoderShape& shape_;
-    Workspace& work_;
-    const KernelTable& kernels_;
-    const Step& step_;
-    KVCache& cache_;
-    std::int64_t queries_, keys_, heads_width_;
-    bool apart_;  // whether generated rows and those of a prompt are multiplied in different ways
-    bool few_ = false;
-    std::chrono::steady_clock::time_point noted_{};
-};
 
 // Everything that may allocate.
 void Pass::prepare(int threads) {
@@ -369,31 +194,6 @@ void Pass::reads_soon(Team& team, int thread, const PackedMatrix& w, std::int64_
     team.reads_soon(w.data + tile * w.tile_bytes, std::min(kMostSoonBytes, std::min(per_task, w.tiles - tile) * w.tile_bytes));
 }
 
-template <typename Ready>
-void Pass::multiply(Team& team, PreparedRows rows, const Active& active, std::initializer_list<Product> products,
-                    std::uint8_t* scratch, const Ready& ready) noexcept {
-    std::int64_t tiles = 0;
-    for (const Product& product : products) tiles += product.matrix->tiles;
-    const std::int64_t blocks = blocks_of(active);
-    const std::int64_t per_task = tiles_per_task(tiles, products.begin()->matrix->tile_bytes, active, team.threads());
-    std::int64_t tasks = 0;  // of one block of rows
-    for (const Product& product : products) tasks += ceil_div(product.matrix->tiles, per_task);
-    ArrangedRows arranged{};
-    rows.arranged = &arranged;
-    share(team, blocks * tasks, 1, [&](std::int64_t task, std::int64_t) noexcept {
-        const RowBlock block = block_of(active, task / tasks);
-        std::int64_t at = task % tasks;
-        for (const Product& product : products) {
-            const std::int64_t count = ceil_div(product.matrix->tiles, per_task);
-            if (at < count) {
-                const std::int64_t tile = at * per_task, tile_end = std::min(tile + per_task, product.matrix->tiles);
-                return multiply_block(*product.matrix, rows, active, block, tile, tile_end, product.out, product.stride, scratch);
-            }
-            at -= count;
-        }
-    }, ready);
-}
-
 // The residual connection, from `x` to the rows' own, which gemma norms once more. The product, at `place`, is everybody's and
 // stays as it is.
 void Pass::add_product(const Rows& rows, const float* x, std::int64_t place, std::int64_t row,
@@ -477,70 +277,6 @@ void Pass::feed_forward(Team& team, const Layer& layer, PreparedRows rows, const
     }, ready);
 }
 
-// The last norm and the head, for those rows alone whose logits are asked for.
-void Pass::head(Team& team, const Rows& mine, const Active& active, const float* x, const float* post_norm, int thread,
-                std::uint8_t* scratch) noexcept {
-    const std::int64_t rows = step_.logit_rows, vocab = shape_.vocab, hidden = shape_.hidden;
-    const auto ready = each_row(team, rows, [=, this](std::int64_t i, bool) noexcept {
-        float* normed = mine.normed + i * hidden;
-        add_product(mine, x, i, step_.logit_row[i], post_norm);
-        kernels_.rows->rms_norm(mine.x + step_.logit_row[i] * hidden, decoder_.output_norm_, hidden, shape_.rms_eps, normed);
-        prepare_row(normed, hidden, 0, hidden, *mine.prepared, active, i, {&decoder_.head_}, kZerosBeforeLogits);
-    });
-    note(thread, kRowWork);
-    const PreparedRows normed = mine.prepared->view(rows, hidden, mine.normed, hidden, kZerosBeforeLogits);
-    if (step_.best != nullptr) {
-        best(team, normed, active, scratch, ready);
-    } else {
-        multiply(team, normed, active, {{&decoder_.head_, step_.logits, vocab}}, scratch, ready);
-        if (shape_.logit_softcap != 0.0f)
-            share(team, rows, 1, [&](std::int64_t row, std::int64_t) noexcept { cap(step_.logits + row * vocab, vocab); });
-    }
-    note(thread, kHeadProduct);
-}
-
-// The head where nobody asks for more than the best token: logits are compared while they are in cache, and kept nowhere.
-template <typename Ready>
-void Pass::best(Team& team, PreparedRows rows, const Active& active, std::uint8_t* scratch, const Ready& ready) noexcept {
-    const PackedMatrix& head = decoder_.head_;
-    float* logits = reinterpret_cast<float*>(scratch);  // of one task, where a gate and its up would be
-    const std::int64_t most_rows = std::min(active.count, kPromptBlock);
-    const std::int64_t together = std::min<std::int64_t>(2 * kGateValues / (most_rows * kTileRows), 32);
-    const std::int64_t width = together * kTileRows, columns = ceil_div(head.tiles, together);
-    ArrangedRows arranged{};
-    rows.arranged = &arranged;
-    share(team, blocks_of(active) * columns, 1, [&](std::int64_t task, std::int64_t) noexcept {
-        const RowBlock block = block_of(active, task / columns);
-        const std::int64_t tile = task % columns * together, tile_end = std::min(tile + together, head.tiles);
-        const std::int64_t column = tile * kTileRows, count = std::min(width, shape_.vocab - column);
-        multiply_block(head, rows, active, block, tile, tile_end, logits - (block.begin * width + column), width,
-                       scratch + kGateScratchBytes);
-        for (std::int64_t row = block.begin; row < block.end; ++row) {
-            float* some = logits + (row - block.begin) * width;
-            if (shape_.logit_softcap != 0.0f) cap(some, count);
-            note_best(row, some, column, count);
-        }
-    }, ready);
-}
-
-// A row's best so far is one number, so that whichever thread comes when, the greatest logit wins, and of equal ones the
-// lowest token: the logit's place in the order of floats above, the token, counted from the end, below.
-void Pass::note_best(std::int64_t row, const float* logits, std::int64_t first_token, std::int64_t count) noexcept {
-    const std::int32_t place = kernels_.rows->greatest(logits, count);
-    const std::uint64_t above = place_from_zero(place) << 32;
-    const std::atomic_ref<std::uint64_t> best(work_.best.as<std::uint64_t>()[row]);
-    std::uint64_t seen = best.load(std::memory_order_relaxed);
-    if ((above | token_from_end(first_token)) <= seen) return;  // most stretches hold nothing better: no need to look where it is
-    std::int64_t at = 0;
-    while (place_in_order(logits[at]) != place) ++at;
-    const std::uint64_t found = above | token_from_end(first_token + at);
-    while (found > seen && !best.compare_exchange_weak(seen, found, std::memory_order_relaxed)) {}
-}
-
-void Pass::cap(float* logits, std::int64_t count) const noexcept {
-    for (std::int64_t i = 0; i < count; ++i) logits[i] = shape_.logit_softcap * std::tanh(logits[i] / shape_.logit_softcap);
-}
-
 void Pass::note(int thread, Phase phase) noexcept {
     if (thread != 0 || !decoder_.profiling_) return;
     const auto now = std::chrono::steady_clock::now();
@@ -552,13 +288,12 @@ void Decoder::forward(const KernelTable& kernels, const Step& step, KVCache& cac
     Pass pass(*this, kernels, step, cache);
     pass.prepare(thread_pool().threads());
     thread_pool().together(
-        kScratchBytes,
+        kPassScratchBytes,
         [](void* job, Team& team, int thread, std::uint8_t* scratch) noexcept {
             static_cast<Pass*>(job)->run(team, thread, scratch);
         },
         &pass);
-    for (std::int64_t row = 0; step.best != nullptr && row < step.logit_rows; ++row)
-        step.best[row] = best_token(workspace_.best.as<std::uint64_t>()[row]);
+    pass.finish();
 }
 
 }  // namespace taximeter
