@@ -166,13 +166,16 @@ class Gated:
 
     def __init__(self, model: Model) -> None:
         self.config = model.config
-        self.weight_bytes_per_pass = model.weight_bytes_per_pass
         self.arithmetic, self.tells_prompts_apart = model.arithmetic, model.tells_prompts_apart
         self.gate = threading.Event()
         self.gate.set()
         self.started = threading.Event()
         self.broken = False
         self._model = model
+
+    @property
+    def read_bytes(self) -> int:
+        return self._model.read_bytes
 
     def profile_ns(self) -> Mapping[str, int]:
         return self._model.profile_ns()

@@ -152,6 +152,11 @@ public:
 
     std::vector<std::int64_t> group_layers() const { return decoder_.group_layers(); }
     std::int64_t pass_bytes() const { return decoder_.pass_bytes(); }
+    std::int64_t read_bytes() {
+        const nb::gil_scoped_release released;
+        const std::lock_guard turn(turn_);
+        return decoder_.read_bytes();
+    }
     void profile(bool on) {
         const nb::gil_scoped_release released;
         const std::lock_guard turn(turn_);
@@ -220,7 +225,8 @@ void bind_decoder(nb::module_& m) {
         .def("profile", &BoundDecoder::profile, nb::arg("on"))
         .def_prop_ro("phases", &BoundDecoder::phases)
         .def_prop_ro("group_layers", &BoundDecoder::group_layers)
-        .def_prop_ro("pass_bytes", &BoundDecoder::pass_bytes);
+        .def_prop_ro("pass_bytes", &BoundDecoder::pass_bytes)
+        .def_prop_ro("read_bytes", &BoundDecoder::read_bytes);
 }
 
 }  // namespace taximeter

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "decoder/kv_cache.h"
+#include "decoder/screen.h"
 #include "decoder/workspace.h"
 #include "dispatch.h"
 #include "memory.h"
@@ -84,6 +85,8 @@ public:
 
     // What one pass reads: every matrix once, and of the embedding what the head reads.
     std::int64_t pass_bytes() const noexcept { return pass_bytes_; }
+    // What the last pass read of them: less where no logits were asked for, or a copy of the head was enough (screen.h).
+    std::int64_t read_bytes() const noexcept { return read_bytes_; }
 
     // Nanoseconds spent in each kind of work since `profile(true)`, in the order of phase_names().
     void profile(bool on) noexcept;
@@ -111,7 +114,8 @@ private:
     PackedMatrix embedding_{}, head_{};
     const float* output_norm_ = nullptr;
     bool finished_ = false;
-    std::int64_t pass_bytes_ = 0;
+    std::int64_t pass_bytes_ = 0, read_bytes_ = 0;
+    Screen screen_;
 
     std::deque<Memory> chunks_;  // where packed weights lie
     std::size_t chunk_used_ = 0;

@@ -11,6 +11,7 @@ void Pass::prepare(int threads) {
     few_ = step_.rows * shape_.hidden <= kFewValues;
     if (few_) work_.reach_private(threads, step_.rows, shape_);
     if (step_.best != nullptr) std::fill_n(work_.best.as<std::uint64_t>(), step_.logit_rows, std::uint64_t{0});
+    prepare_screen();
     const std::int32_t furthest = *std::max_element(step_.positions, step_.positions + step_.rows);
     const Layer* everywhere = nullptr;
     const Layer* sliding = nullptr;

@@ -3,11 +3,15 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <new>
 
 #include "decoder/pass.h"
 
 namespace taximeter {
 namespace {
+
+constexpr std::int64_t kStepsToCopy = 64;    // over which a copy of the head is made, so that no token waits long for it
+constexpr std::int64_t kTilesLookedAt = 64;  // by a task, of which few are seen
 
 // A token's number counted down from the last that 32 bits can have, and back.
 constexpr std::uint64_t token_from_end(std::uint64_t token) { return UINT32_MAX - (token & UINT32_MAX); }
@@ -15,7 +19,10 @@ constexpr std::uint64_t token_from_end(std::uint64_t token) { return UINT32_MAX 
 // A logit's place in the order of floats, moved up to begin with zero.
 constexpr std::uint64_t place_from_zero(std::int32_t place) { return static_cast<std::uint64_t>(std::int64_t{place} - INT32_MIN); }
 
-// A row's best token (Pass::note_best), -1 where its logit is infinite or not a number.
+// Of a row's best so far (Pass::note_best) its logit's place, moved up; it only rises while others look.
+std::uint64_t place_of(std::uint64_t& best) { return std::atomic_ref<std::uint64_t>(best).load(std::memory_order_relaxed) >> 32; }
+
+// And the token, -1 where its logit is infinite or not a number.
 std::int64_t best_token(std::uint64_t best) {
     constexpr float most = std::numeric_limits<float>::max();
     const std::uint64_t place = best >> 32;
@@ -71,11 +78,63 @@ void Pass::each_stretch(Team& team, const PackedMatrix& head, PreparedRows rows,
 // The head where nobody asks for more than the best token.
 template <typename Ready>
 void Pass::best(Team& team, PreparedRows rows, const Active& active, std::uint8_t* scratch, const Ready& ready) noexcept {
+    if (screened_) return best_screened(team, rows, active, scratch, ready);
     each_stretch(team, decoder_.head_, rows, active, scratch, ready,
                  [&](std::int64_t row, float* logits, std::int64_t token, std::int64_t count) noexcept {
                      if (shape_.logit_softcap != 0.0f) cap(logits, count);
                      note_best(work_.best.as<std::uint64_t>()[row], logits, token, count);
                  });
+    Screen& screen = decoder_.screen_;
+    const std::int64_t copied = screen.copied();
+    share(team, copies_to_ - copied, 8, [&](std::int64_t begin, std::int64_t end) noexcept { screen.copy(copied + begin, copied + end); });
+}
+
+// The same by way of the coarser copy: first how large a logit of each tile may be at most, and where the largest seems to be, then
+// exactly what may be as large as the largest found.
+template <typename Ready>
+void Pass::best_screened(Team& team, PreparedRows rows, const Active& active, std::uint8_t* scratch, const Ready& ready) noexcept {
+    const PackedMatrix& head = decoder_.head_;
+    Screen& screen = decoder_.screen_;
+    float lengths[Screen::kMostRows];
+    bool is_ready = false;
+    const auto measure = [&](std::int64_t task) noexcept {
+        ready(task);
+        is_ready = true;
+        for (std::int64_t row = 0; row < active.count; ++row) lengths[row] = Screen::length(rows, row);
+    };
+    each_stretch(team, screen.coarse(), rows, active, scratch, measure,
+                 [&](std::int64_t row, float* logits, std::int64_t token, std::int64_t count) noexcept {
+                     note_best(coarse_best_[row], logits, token, count);
+                     std::int32_t* most = screen.most() + row * head.tiles + token / kTileRows;
+                     const float* doubts = screen.doubts() + token;
+                     for (std::int64_t i = 0; i < count; ++i) logits[i] += doubts[i] * lengths[row];
+                     for (std::int64_t i = 0; i < count; i += kTileRows)
+                         most[i / kTileRows] = kernels_.rows->greatest(logits + i, std::min<std::int64_t>(kTileRows, count - i));
+                 });
+    ArrangedRows arranged{};
+    rows.arranged = &arranged;
+    float logits[kTileRows];
+    std::int64_t seen = 0;
+    const auto see = [&](std::int64_t row, std::int64_t tile) noexcept {
+        const std::int64_t token = tile * kTileRows;
+        // A kernel addresses its output by row and column of the whole.
+        multiply_block(head, rows, active, {row, row + 1, row < active.generated}, tile, tile + 1,
+                       logits - (row * kTileRows + token), kTileRows, scratch + kGateScratchBytes);
+        note_best(work_.best.as<std::uint64_t>()[row], logits, token, std::min<std::int64_t>(kTileRows, shape_.vocab - token));
+        ++seen;
+    };
+    // Whoever takes part first looks where the best seems to be: what it finds there leaves little else to look at.
+    const auto look_there = [&](std::int64_t task) noexcept {
+        if (!is_ready) ready(task);
+        for (std::int64_t row = 0; row < active.count; ++row)
+            see(row, static_cast<std::int64_t>(token_from_end(coarse_best_[row])) / kTileRows);
+    };
+    share(team, head.tiles, kTilesLookedAt, [&](std::int64_t begin, std::int64_t end) noexcept {
+        for (std::int64_t row = 0; row < active.count; ++row)
+            for (std::int64_t tile = begin; tile < end; ++tile)
+                if (place_from_zero(screen.most()[row * head.tiles + tile]) >= place_of(work_.best.as<std::uint64_t>()[row])) see(row, tile);
+    }, look_there);
+    seen_.fetch_add(seen, std::memory_order_relaxed);
 }
 
 // A row's best so far is one number, so that whichever thread comes when, the greatest logit wins, and of equal ones the
@@ -96,9 +155,34 @@ void Pass::cap(float* logits, std::int64_t count) const noexcept {
     for (std::int64_t i = 0; i < count; ++i) logits[i] = shape_.logit_softcap * std::tanh(logits[i] / shape_.logit_softcap);
 }
 
+// Whether there is a copy of the head to read first, or a part of one to make. A prompt's first token waits for no copy, and units
+// that only a prompt's rows are multiplied by read none.
+void Pass::prepare_screen() {
+    Screen& screen = decoder_.screen_;
+    const PackedMatrix& head = decoder_.head_;
+    copies_to_ = screen.copied();
+    // A cap may make equals of unequal logits.
+    if (step_.best == nullptr || step_.logit_rows > Screen::kMostRows || shape_.logit_softcap != 0.0f || !Screen::suits(head)) return;
+    const bool is_generated = step_.generated_rows == step_.rows;
+    screened_ = screen.is_complete() && (is_generated || !apart_);
+    if (screen.is_complete() || !is_generated) return;
+    try {
+        if (!screen.begun()) screen.begin(head);
+    } catch (const std::bad_alloc&) {
+        return;  // as fast as before, and the next step tries again
+    }
+    copies_to_ = std::min(head.tiles, screen.copied() + ceil_div(head.tiles, kStepsToCopy));
+}
+
 void Pass::finish() noexcept {
     for (std::int64_t row = 0; step_.best != nullptr && row < step_.logit_rows; ++row)
         step_.best[row] = best_token(work_.best.as<std::uint64_t>()[row]);
+    Screen& screen = decoder_.screen_;
+    const std::int64_t head = packed_bytes(decoder_.head_), copied = copies_to_ - screen.copied();
+    std::int64_t of_head = step_.logit_rows == 0 ? 0 : head;
+    if (screened_) of_head = screen.bytes() + std::min(head, seen_.load(std::memory_order_relaxed) * decoder_.head_.tile_bytes);
+    decoder_.read_bytes_ = decoder_.pass_bytes_ - head + of_head + copied * decoder_.head_.tile_bytes;
+    screen.note_copied(copies_to_);
 }
 
 }  // namespace taximeter

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <initializer_list>
@@ -59,6 +60,7 @@ public:
           apart_(kernels.bf16_units == Bf16Units::bf16_and_quantized_weights && !shape_.bf16_units) {}
 
     void prepare(int threads);
+    void prepare_screen();
     void run(Team& team, int thread, std::uint8_t* scratch) noexcept;
     void finish() noexcept;  // what is left to one thread
 
@@ -154,6 +156,8 @@ private:
                       const Ready& ready, See&& see) noexcept;
     template <typename Ready>
     void best(Team& team, PreparedRows rows, const Active& active, std::uint8_t* scratch, const Ready& ready) noexcept;
+    template <typename Ready>
+    void best_screened(Team& team, PreparedRows rows, const Active& active, std::uint8_t* scratch, const Ready& ready) noexcept;
     void note_best(std::uint64_t& best, const float* logits, std::int64_t first_token, std::int64_t count) const noexcept;
     void cap(float* logits, std::int64_t count) const noexcept;
     void note(int thread, Phase phase) noexcept;
@@ -167,6 +171,10 @@ private:
     std::int64_t queries_, keys_, heads_width_;
     bool apart_;  // whether generated rows and those of a prompt are multiplied in different ways
     bool few_ = false;
+    bool screened_ = false;             // whether a coarser copy of the head is read first
+    std::int64_t copies_to_ = 0;        // up to which tile this step copies the head
+    std::atomic<std::int64_t> seen_{0};  // tiles of the head that were read besides the copy
+    std::uint64_t coarse_best_[Screen::kMostRows] = {};  // by the copy alone, as of note_best
     std::chrono::steady_clock::time_point noted_{};
 };
 

@@ -139,7 +139,12 @@ class Decoder:
     def group_layers(self) -> list[int]: ...
     @property
     def pass_bytes(self) -> int:
-        """What one pass reads of the weights."""
+        """What a pass that gives logits reads of the weights."""
+
+    @property
+    def read_bytes(self) -> int:
+        """What the last pass read of them: not the head where no logits were asked for, and of the head a coarser copy
+        and little else where that is enough to find the best tokens."""
 
 def string_starts(bytes: npt.NDArray[np.uint8], at: int, count: int, longest: int) -> npt.NDArray[np.int64] | None:
     """Where each of `count` strings begins that lie as in a GGUF file from byte `at` on, and at last where they end;

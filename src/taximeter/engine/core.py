@@ -150,11 +150,7 @@ class EngineCore:
         self._room_tokens = min(self.kv.capacity_tokens(step_tokens), max(tokens, MOST_TOKENS))
         self.scheduler = Scheduler(self.kv, step_tokens=options.step_tokens, max_running=options.max_running)
         kv_format = "f32" if kernels.native_level() is None else options.kv_format
-        self._costs = StepCosts.of(
-            self.config,
-            weight_bytes_per_pass=model.weight_bytes_per_pass,
-            kv_bytes_per_token=kv_bytes_per_token(self.config, kv_format),
-        )
+        self._costs = StepCosts.of(self.config, kv_bytes_per_token=kv_bytes_per_token(self.config, kv_format))
         self._energy = EnergyMeter()
         self._limits = options.limits
         limits = options.limits.limits
@@ -397,7 +393,8 @@ class EngineCore:
         self.busy_ns += step_ns
         spans = [Span(start=chunk.start, end=chunk.end, logit_rows=int(chunk.catches_up)) for chunk in chunks]
         passes: dict[str, set[bool]] = {}
-        for chunk, share in zip(chunks, self._costs.shares(spans, step_ns=step_ns, energy_uj=energy_uj), strict=True):
+        shares = self._costs.shares(spans, step_ns=step_ns, weight_bytes=self._runner.read_bytes, energy_uj=energy_uj)
+        for chunk, share in zip(chunks, shares, strict=True):
             request_id = chunk.sequence.request_id
             is_prefill = chunk.start < len(chunk.sequence.prompt)
             self._active[request_id].state.charge(share, is_prefill=is_prefill)

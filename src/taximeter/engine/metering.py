@@ -2,8 +2,8 @@
 
 The work a request brings to a step is counted in operations of the algorithm, not of a machine: every token goes
 through all weight matrices once, attends to its own context, and the rows whose next token is picked also go through
-the language-model head. Time and energy are divided by that. Bytes are the algorithm's too: the weights are read once
-for all rows of a step and shared by rows, keys and values are each row's own sequence's.
+the language-model head. Time and energy are divided by that. Bytes are those that the step had to read: of the weights
+each once for all rows, which share them, and keys and values for each row's own sequence.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Share:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCosts:
     """Floating point operations of one model: per token through the weights, per token and layer per key attended
-    to, and per row of logits. And bytes: of the weights a pass reads, and of one key with its value in one layer."""
+    to, and per row of logits. And bytes of one key with its value in one layer."""
 
     linear_flop_per_token: int
     head_flop_per_row: int
@@ -57,11 +57,10 @@ class StepCosts:
     global_layers: int
     sliding_layers: int
     sliding_window: int
-    weight_bytes_per_pass: int = 0
     kv_bytes_per_key: int = 0
 
     @classmethod
-    def of(cls, config: ModelConfig, *, weight_bytes_per_pass: int, kv_bytes_per_token: int) -> StepCosts:
+    def of(cls, config: ModelConfig, *, kv_bytes_per_token: int) -> StepCosts:
         """Formulas: 2 operations per weight; 4 per head, head dimension and key (scores and weighted sum).
         `kv_bytes_per_token` is that of all layers together."""
         width = config.heads * config.head_dim
@@ -75,7 +74,6 @@ class StepCosts:
             global_layers=config.layers - sliding,
             sliding_layers=sliding,
             sliding_window=config.sliding_window or 0,
-            weight_bytes_per_pass=weight_bytes_per_pass,
             kv_bytes_per_key=kv_bytes_per_token // config.layers,
         )
 
@@ -95,11 +93,11 @@ class StepCosts:
         first = max(0, start - self.sliding_window + 1)
         return self.kv_bytes_per_key * (self.global_layers * end + self.sliding_layers * (end - first))
 
-    def shares(self, spans: Sequence[Span], *, step_ns: int, energy_uj: int | None) -> list[Share]:
-        """What each span is charged of a step. Everything sums to the step's total: `step_ns`, `energy_uj`, and one
-        reading of the weights with every span's keys and values."""
+    def shares(self, spans: Sequence[Span], *, step_ns: int, weight_bytes: int, energy_uj: int | None) -> list[Share]:
+        """What each span is charged of a step. Everything sums to the step's total: `step_ns`, `energy_uj`, and the
+        `weight_bytes` that it read with every span's keys and values."""
         operations = [self.of_chunk(span.start, span.end, span.logit_rows) for span in spans]
-        weights = divide_exactly(self.weight_bytes_per_pass, [span.end - span.start for span in spans])
+        weights = divide_exactly(weight_bytes, [span.end - span.start for span in spans])
         energy = [None] * len(spans) if energy_uj is None else divide_exactly(energy_uj, operations)
         return [
             Share(

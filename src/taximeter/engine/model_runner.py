@@ -38,6 +38,11 @@ class ModelRunner:
         """As `run`, but of each row of logits only the token with the greatest, of equal ones the lowest."""
         return self._model.best(self._lay_out(chunks), self._kv)
 
+    @property
+    def read_bytes(self) -> int:
+        """See `Model.read_bytes`."""
+        return self._model.read_bytes
+
     def copy_block(self, group: int, source: int, target: int) -> None:
         """See `KVMemory.copy_block`."""
         self._kv.copy_block(group, source, target)

@@ -25,7 +25,7 @@ class Boastful:
     def __init__(self, model: Model, config: ModelConfig) -> None:
         self.config = config
         self.forward = model.forward
-        self.weight_bytes_per_pass, self.arithmetic = model.weight_bytes_per_pass, model.arithmetic
+        self.read_bytes, self.arithmetic = model.read_bytes, model.arithmetic
         self.tells_prompts_apart = model.tells_prompts_apart
 
 

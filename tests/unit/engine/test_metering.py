@@ -72,6 +72,9 @@ def test_sliding_layers_stop_growing_at_their_window() -> None:
     assert costs.of_chunk(99, 100, 0) == 100 + 10
 
 
+WEIGHT_BYTES = 96_600_001
+
+
 def costs(*, window: int = 0, sliding_layers: int = 0) -> StepCosts:
     """SmolLM2's sizes, in bf16 keys and values: 2 × 3 heads × 64 × 2 bytes for a key of a layer, with its value."""
     return replace(
@@ -79,18 +82,19 @@ def costs(*, window: int = 0, sliding_layers: int = 0) -> StepCosts:
         global_layers=30 - sliding_layers,
         sliding_layers=sliding_layers,
         sliding_window=window,
-        weight_bytes_per_pass=96_600_001,
         kv_bytes_per_key=768,
     )
 
 
 def test_a_decode_step_alone_reads_the_weights_and_its_own_context() -> None:
     """Weight bytes + context × 23,040 bytes a token: the whole formula for one stream."""
-    [share] = costs().shares([Span(start=511, end=512, logit_rows=1)], step_ns=5_000_000, energy_uj=None)
+    [share] = costs().shares(
+        [Span(start=511, end=512, logit_rows=1)], step_ns=5_000_000, weight_bytes=WEIGHT_BYTES, energy_uj=None
+    )
     assert share == Share(
         compute_ns=5_000_000,
         operations=SMOLLM2.of_chunk(511, 512, 1),
-        read_bytes=96_600_001 + 512 * 23_040,
+        read_bytes=WEIGHT_BYTES + 512 * 23_040,
         energy_uj=None,
     )
 
@@ -109,7 +113,7 @@ def test_sliding_layers_read_no_more_than_their_window() -> None:
 def test_streams_share_one_reading_of_the_weights() -> None:
     """Eight decodes read an eighth of the weights each, the odd byte being the first one's."""
     spans = [Span(start=99, end=100, logit_rows=1)] * 8
-    shares = costs().shares(spans, step_ns=8_000_000, energy_uj=80)
+    shares = costs().shares(spans, step_ns=8_000_000, weight_bytes=WEIGHT_BYTES, energy_uj=80)
     assert [share.read_bytes - 100 * 23_040 for share in shares] == [12_075_001, *[12_075_000] * 7]
     assert {(share.compute_ns, share.energy_uj) for share in shares} == {(1_000_000, 10)}
 
@@ -138,13 +142,13 @@ def test_shares_sum_to_their_step(
 ) -> None:
     """Nanoseconds, operations, bytes and energy: all of the step, and no more."""
     model = costs(window=window, sliding_layers=sliding_layers)
-    shares = model.shares(spans, step_ns=step_ns, energy_uj=energy_uj)
+    shares = model.shares(spans, step_ns=step_ns, weight_bytes=WEIGHT_BYTES, energy_uj=energy_uj)
     assert sum(share.compute_ns for share in shares) == step_ns
     assert sum(share.operations for share in shares) == sum(
         model.of_chunk(span.start, span.end, span.logit_rows) for span in spans
     )
     kv_bytes = sum(model.kv_read_bytes(span.start, span.end) for span in spans)
-    assert sum(share.read_bytes for share in shares) == 96_600_001 + kv_bytes
+    assert sum(share.read_bytes for share in shares) == WEIGHT_BYTES + kv_bytes
     if energy_uj is None:
         assert {share.energy_uj for share in shares} == {None}
     else:

@@ -55,8 +55,9 @@ class Model(Protocol):
     config: ModelConfig
 
     @property
-    def weight_bytes_per_pass(self) -> int:
-        """What one pass reads of the weights, however many rows it has."""
+    def read_bytes(self) -> int:
+        """What the last pass read of the weights: each once, however many rows it had, and less where some could not
+        change what was asked for."""
         ...
 
     @property
@@ -99,10 +100,8 @@ class LoadedModel:
         self._weights: WeightFormat | None = weights
 
     @property
-    def weight_bytes_per_pass(self) -> int:
-        if kernels.native_level() is not None:
-            return self._native.weight_bytes_per_pass
-        return self._reference.weight_bytes_per_pass
+    def read_bytes(self) -> int:
+        return self._reference.read_bytes if kernels.native_level() is None else self._native.read_bytes
 
     @property
     def arithmetic(self) -> Arithmetic:

@@ -204,8 +204,8 @@ class Decoder:
         }
 
     @property
-    def weight_bytes_per_pass(self) -> int:
-        """Every matrix once, in float32; an embedding that is not also the head is only looked up."""
+    def read_bytes(self) -> int:
+        """See `models.Model.read_bytes`: every matrix in float32; an embedding that is no head is looked up."""
         looked_up = set[str]() if self.config.tied_embeddings else {"token_embd.weight"}
         shapes = tensor_shapes(self.config).items()
         values = sum(math.prod(shape) for name, shape in shapes if len(shape) > 1 and name not in looked_up)

@@ -61,8 +61,9 @@ class NativeDecoder:
         self._kinds = [kind for kind, _ in weights_by_kind.most_common()]
 
     @property
-    def weight_bytes_per_pass(self) -> int:
-        return self._decoder.pass_bytes
+    def read_bytes(self) -> int:
+        """See `Model.read_bytes`."""
+        return self._decoder.read_bytes
 
     def arithmetic(self, level: str) -> Arithmetic:
         """See `Model.arithmetic`."""
