@@ -71,9 +71,12 @@ class Measure:
     takes_s: float = 0.0
 
 
-async def _decode(session: Session) -> float:
-    answer = await session.door.ask(session.prompts.prompt(128), 128)
-    return answer.decode_tokens_per_s
+def _decode(prompt_tokens: int, output_tokens: int) -> Callable[[Session], Awaitable[float]]:
+    async def ask(session: Session) -> float:
+        answer = await session.door.ask(session.prompts.prompt(prompt_tokens), output_tokens)
+        return answer.decode_tokens_per_s
+
+    return ask
 
 
 def _decode_behind(context_tokens: int) -> Callable[[Session], Awaitable[float]]:
@@ -192,7 +195,7 @@ MEASURES: Final = (
         shape=Shape.ONE,
         must=Target(ratio=1.5, share=0.7),
         aim=Target(share=0.9),
-        ask=_decode,
+        ask=_decode(128, 128),
         limit=_decode_limit(128, 128),
         quick=True,
         takes_s=2.0,
@@ -253,3 +256,31 @@ MEASURES: Final = (
         for tokens in LONG_TOKENS
     ),
 )
+
+
+SHORT_MEASURES: Final = (
+    *(measure for measure in MEASURES if measure.ask is None),
+    Measure(
+        key="decode-short",
+        title="decode, 32 + 32 tokens",
+        unit="tok/s",
+        shape=Shape.ONE,
+        must=Target(ratio=1.0),
+        aim=Target(share=0.9),
+        ask=_decode(32, 32),
+        limit=_decode_limit(32, 32),
+        takes_s=0.5,
+    ),
+    Measure(
+        key="prefill-128",
+        title="prefill 128",
+        unit="tok/s",
+        shape=Shape.ONE,
+        must=Target(ratio=1.0),
+        aim=Target(ratio=1.8),
+        ask=_prefill(128),
+        limit=_prefill_limit(128),
+        takes_s=0.2,
+    ),
+)
+"""A quarter of the tokens, for models that take minutes over the others: one pass of theirs is long enough to time."""
