@@ -29,13 +29,17 @@ inline void widen_bytes(const char* bytes, int64_t count, uint16_t* out) {
 }
 
 #include "products.inc"
+#include "panels.inc"
 #include "body.inc"
 
 }  // namespace
 
 void paged_attention_avx2(const PagedAttention* job, int64_t row_begin, int64_t row_end, int64_t kv_head,
                           int64_t span_begin, int64_t span_end, float* partial, void* scratch) noexcept {
-    const auto body = job->format == kKVF32 ? attention_body<InVectors<CacheF32>> : attention_body<InVectors<CacheBF16>>;
+    const auto body = job->format == kKVF32 ? attention_body<InVectors<CacheF32>>
+                      : job->format == kKVBF16 && InPanels::fits(job, row_begin, row_end)
+                          ? attention_body<InPanels>
+                          : attention_body<InVectors<CacheBF16>>;
     body(job, row_begin, row_end, kv_head, span_begin, span_end, partial, scratch);
 }
 

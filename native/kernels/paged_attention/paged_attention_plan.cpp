@@ -37,12 +37,17 @@ void AttentionPlan::cut(const PagedAttention& job, int threads) {
     merges_.clear();
     tiles_.clear();
     const std::int64_t group = job.heads / job.kv_heads, at_least = std::int64_t{threads} * 4;
-    // A short prompt is cut finer than the kernel could take it, so that every thread gets some.
-    const std::int64_t lines = std::clamp<std::int64_t>(job.rows * job.heads / at_least / 16 * 16, 32, kAttentionLines);
-    const std::int64_t rows = std::max<std::int64_t>(1, lines / group);
+    // A short prompt is cut finer than the kernel could take it, so that every thread gets some. Behind many keys less so: these
+    // can be shared out instead, and are then read once for more of the rows.
+    const auto rows_behind = [&](const Keys& keys) {
+        const std::int64_t spans = keys.last / kAttentionSpan + 1 - keys.first / kAttentionSpan;
+        const std::int64_t lines = job.rows * job.heads * spans / at_least / 16 * 16;
+        return std::max<std::int64_t>(1, std::clamp<std::int64_t>(lines, 32, kAttentionLines) / group);
+    };
 
     std::int64_t total = 0;
     for (std::int64_t row = 0; row < job.rows;) {
+        const std::int64_t rows = rows_behind(keys_of(job, row, row + 1));
         std::int64_t end = row + 1;
         while (end < job.rows && end - row < rows && job.row_seq[end] == job.row_seq[row]) ++end;
         tiles_.push_back(row);
