@@ -123,7 +123,7 @@ def _turns(
         home = scratch / name
         home.mkdir(parents=True)
         theirs = {**environ, "TAXIMETER_HOME": str(home)}
-        turns[name] = [python, *of_ours], theirs, home / "ledger.db"
+        turns[name] = [python, *of_ours], theirs, home / "ledger.sqlite"
         turns[f"{name}, again"] = [python, *of_ours], theirs, None
     if options.ccusage is not None:
         turns["ccusage"] = [str(options.ccusage), "claude", "daily", "--offline", "--json"], environ, None
