@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from taximeter.importers.logged import LoggedCall, Origin
+from taximeter.importers.timing import reported_timing
 from taximeter.ledger.calls import (
     Counts,
     Instants,
@@ -25,7 +26,7 @@ from taximeter.ledger.calls import (
     stored_instants,
     texts_of,
 )
-from taximeter.records import Terms
+from taximeter.records import Terms, Timing
 
 _ID_BYTES = 11  # 88 bits: of ten million calls, two have the same in one of 10^12 ledgers
 
@@ -35,7 +36,8 @@ class Alike(msgspec.Struct):
     else is known of them are these columns.
 
     `digests` name them, and `at` is when each was made. `leaves` has a row for each of `plain.LEAVES`. `reported` is as
-    in a `LoggedCall`, and None where no call has such a figure.
+    in a `LoggedCall`, and None where no call has such a figure. `total_ns` is of the timings that all of them have, or
+    none, and `first_token_ns` too.
     """
 
     origin: Origin
@@ -47,6 +49,8 @@ class Alike(msgspec.Struct):
     leaves: Counts
     request_ids: list[str | None]
     reported: list[Decimal | None] | None
+    total_ns: list[int] | None = None
+    first_token_ns: list[int | None] | None = None
 
     def __len__(self) -> int:
         return len(self.at)
@@ -63,11 +67,13 @@ class Alike(msgspec.Struct):
             np.take(self.leaves, places, axis=1),
             chosen(places, self.request_ids),
             None if self.reported is None else chosen(places, self.reported),
+            None if self.total_ns is None else chosen(places, self.total_ns),
+            None if self.first_token_ns is None else chosen(places, self.first_token_ns),
         )
 
     @classmethod
     def joined(cls, several: Sequence[Alike]) -> Alike:
-        """All of them, one behind the other, which are like the first. None of them has a `reported`."""
+        """All of them, one behind the other, which are like the first. None of them has a `reported`, nor a timing."""
         first = several[0]
         if len(several) == 1:
             return first
@@ -93,26 +99,44 @@ class Alike(msgspec.Struct):
             tuple(self.leaves[:, place].tolist()),
             terms=self.terms,
             reported=None if self.reported is None else self.reported[place],
+            timing=self._timing(place),
             request_id=self.request_ids[place],
             uncosted=self.uncosted,
         )
 
+    def _timing(self, place: int) -> Timing | None:
+        if self.total_ns is None or self.first_token_ns is None:
+            return None
+        return reported_timing(self.total_ns[place], self.first_token_ns[place])
+
 
 def sorted_out(calls: Iterable[LoggedCall]) -> tuple[list[Alike], list[LoggedCall]]:
     """Calls that are alike, together, in the order in which the first of each came; and the others."""
-    together: dict[tuple[int, str, int, str | None], list[LoggedCall]] = {}
+    together: dict[tuple[int, str, int, str | None, bool], list[LoggedCall]] = {}
     others: list[LoggedCall] = []
     same: list[LoggedCall] = []
     origin: Origin | None = None
-    model, terms, uncosted = "", None, None
+    model, terms, uncosted, untimed = "", None, None, True
     for call in calls:
         if not call.is_plain:
             others.append(call)
             continue
         # Most are like the one before.
-        if call.origin is not origin or call.terms is not terms or call.model != model or call.uncosted != uncosted:
-            origin, model, terms, uncosted = call.origin, call.model, call.terms, call.uncosted
-            same = together.setdefault((id(origin), model, id(terms), uncosted), [])
+        if (
+            call.origin is not origin
+            or call.terms is not terms
+            or call.model != model
+            or call.uncosted != uncosted
+            or (call.timing is None) is not untimed
+        ):
+            origin, model, terms, uncosted, untimed = (
+                call.origin,
+                call.model,
+                call.terms,
+                call.uncosted,
+                call.timing is None,
+            )
+            same = together.setdefault((id(origin), model, id(terms), uncosted, untimed), [])
         same.append(call)
     return list(map(_alike, together.values())), others
 
@@ -120,6 +144,7 @@ def sorted_out(calls: Iterable[LoggedCall]) -> tuple[list[Alike], list[LoggedCal
 def _alike(calls: Sequence[LoggedCall]) -> Alike:
     first = calls[0]
     reported = [call.reported for call in calls]
+    timings = [call.timing for call in calls if call.timing is not None]
     return Alike(
         first.origin,
         first.model,
@@ -130,6 +155,8 @@ def _alike(calls: Sequence[LoggedCall]) -> Alike:
         np.array([call.leaves for call in calls], dtype=np.int64).T.copy(),
         [call.request_id for call in calls],
         None if reported.count(None) == len(reported) else reported,
+        [timing.total_ns for timing in timings] or None,
+        [timing.first_token_ns for timing in timings] or None,
     )
 
 

@@ -26,7 +26,7 @@ from taximeter.ledger.forms import NO_PRICE
 from taximeter.pricing.catalog import Catalog
 from taximeter.pricing.tariff import PublishedTariff
 from taximeter.providers.metering.plain import INPUTS, LEAVES
-from taximeter.records import Cost, Outcome, PriceList, Receipt, Request
+from taximeter.records import Cost, Outcome, PriceList, Receipt, Request, Timing
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class Books:
         origin = alike.origin
         key = (
             *(origin.source, origin.dialect, origin.provider, origin.trace, origin.stream, origin.tier, origin.untimed),
-            *(alike.model, alike.terms, alike.uncosted),
+            *(alike.model, alike.terms, alike.uncosted, alike.total_ns is None),
         )
         kind = self._kinds.get(key)
         if kind is None:
@@ -148,7 +148,7 @@ class Books:
         receipt = Receipt(
             id=f"rcpt_{digest}",
             request=request,
-            closed_at=at if timing is None else at + timedelta(microseconds=timing.total_ns // 1_000),
+            closed_at=at if timing is None else _end(at, timing),
             outcome=call.outcome,
             timing=timing,
             usage=usage,
@@ -285,18 +285,32 @@ def _belonging(form: Form, origin: Origin) -> Form | None:
         return None
 
 
+def _end(at: datetime, timing: Timing) -> datetime:
+    """When a call was over; the last days that a calendar has are not gone past."""
+    try:
+        return at + timedelta(microseconds=timing.total_ns // 1_000)
+    except OverflowError:
+        return at
+
+
 def _instant(at: datetime) -> np.datetime64:
     return np.datetime64(text_of(at), "us")
 
 
 def _calls(form: Form, alike: Alike) -> Calls:
+    closed_at = alike.at
+    if alike.total_ns is not None:
+        ends = alike.at + (np.array(alike.total_ns, dtype=np.int64) // 1_000).astype("timedelta64[us]")
+        closed_at = np.where(ends < _FOR_EVER, ends, alike.at)
     return Calls(
         form=form,
         ids=np.strings.add(b"rcpt_", alike.digests),
         request_ids=np.strings.add(b"req_", alike.digests),
         received_at=alike.at,
-        closed_at=alike.at,
+        closed_at=closed_at,
         tokens=alike.leaves,
+        total_ns=alike.total_ns,
+        first_token_ns=alike.first_token_ns,
         reported=alike.reported,
         upstream_request_ids=alike.request_ids,
     )

@@ -6,8 +6,9 @@ Owns: the form of the map, and the reading of a row by it. Refuses to know: whos
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,13 +17,14 @@ import msgspec
 
 from taximeter.errors import ConfigError
 from taximeter.importers.instants import between_ns, stored
-from taximeter.importers.logged import LogFile, LoggedCall, usage_of
+from taximeter.importers.logged import LogFile, LoggedCall, Origin, usage_of
 from taximeter.importers.origins import Origins
 from taximeter.importers.rows import Row, rows_of
 from taximeter.importers.strangers import amount, count, group_name, key_name, nested, text
 from taximeter.importers.timing import reported_timing
 from taximeter.providers.metering.complaint import complaint
-from taximeter.records import Dialect, Outcome, Terms, Usage
+from taximeter.providers.metering.plain import INPUTS, LEAVES, MOST_TOKENS
+from taximeter.records import Dialect, Outcome, Terms, Timing, Usage
 
 NAME = "columns"
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
@@ -31,6 +33,7 @@ EDITION = "1"
 _UNTIMED = "the table has no duration of the call"
 
 _Name = Annotated[str, msgspec.Meta(min_length=1)]
+_MOST_KEPT = 10_000
 _GOOD = ("success", "succeeded", "ok", "completed", "complete", "true", "200", "")
 
 
@@ -101,72 +104,112 @@ def load_map(path: Path) -> tuple[ColumnMap, str]:
 
 def read(log: LogFile, columns: ColumnMap) -> Iterator[LoggedCall]:
     """The calls of one table."""
-    origins = Origins()
+    table = _Table(columns)
     for row in rows_of(log):
-        call = _call(row, columns, origins, log)
+        call = table.call(row, log)
         if call is not None:
             yield call
 
 
-def _call(row: Row, by: ColumnMap, origins: Origins, log: LogFile) -> LoggedCall | None:
-    place = by.columns
-    at = stored(_cell(row, place.time))
-    if at is None:
-        log.note("a row without a time")
-        return None
-    model = text(_cell(row, place.model)) or by.model
-    usage = _usage(row, by.tokens)
-    word = (text(_cell(row, place.outcome)) or "").lower()
-    error = text(_cell(row, place.error))
-    failed = error is not None or word not in _GOOD
-    name = _cell(row, place.id)
-    tier = text(_cell(row, place.tier))
-    return LoggedCall(
-        str(name) if name is not None else _digest(row),
-        at,
-        origins.of(
-            source=by.source,
+class _Table:
+    """Reads rows of one table. Most maps name few columns, and there is nothing to do for the others."""
+
+    def __init__(self, by: ColumnMap) -> None:
+        self._by = by
+        self._columns = _named(by.columns)
+        self._counts = [(name, column) for name, column in _named(by.tokens) if name in _COUNTS]
+        self._has_times = any(name in _TIMES for name, _ in self._columns)
+        self._origins = Origins()
+        self._known: dict[tuple[str | None, ...], Origin] = {}
+
+    def call(self, row: Row, log: LogFile) -> LoggedCall | None:
+        """The call of a row."""
+        cells = {name: _cell(row, column) for name, column in self._columns}
+        cell = cells.get
+        at = stored(cell("time"))
+        if at is None:
+            log.note("a row without a time")
+            return None
+        model = text(cell("model")) or self._by.model
+        counts = {name: count(_cell(row, column)) for name, column in self._counts}
+        usage = _usage(counts, self._by.tokens)
+        leaves, usage = (usage, None) if isinstance(usage, tuple) else (None, usage)
+        word = (text(cell("outcome")) or "").lower()
+        error = text(cell("error"))
+        failed = error is not None or word not in _GOOD
+        name = cell("id")
+        tier = text(cell("tier"))
+        return LoggedCall(
+            str(name) if name is not None else _digest(row),
+            at,
+            self._origin(cells, [_cell(row, column) for column in self._by.labels.values()]),
+            model or "unknown",
+            leaves,
+            usage=usage,
+            terms=None if tier is None else _terms(tier),
+            reported=amount(cell("cost")),
+            timing=_timing(cells) if self._has_times else None,
+            outcome=Outcome.FAILED if failed else Outcome.COMPLETED,
+            error=complaint(error or word) if failed else None,
+            uncosted=None if model else "the log does not name the model",
+        )
+
+    def _origin(self, cells: Mapping[str, Any], labels: Sequence[Any]) -> Origin:
+        said = (*map(cells.get, _OF_AN_ORIGIN), *labels)
+        if not all(value is None or isinstance(value, str) for value in said):
+            return self._new_origin(cells, labels)
+        origin = self._known.get(said)
+        if origin is None:
+            if len(self._known) >= _MOST_KEPT:
+                self._known.clear()
+            origin = self._known[said] = self._new_origin(cells, labels)
+        return origin
+
+    def _new_origin(self, cells: Mapping[str, Any], labels: Sequence[Any]) -> Origin:
+        return self._origins.of(
+            source=self._by.source,
             dialect=Dialect.UNSAID,
-            provider=text(_cell(row, place.provider)) or by.provider,
-            task=group_name(_cell(row, place.task)),
-            run=group_name(_cell(row, place.run)),
-            session=group_name(_cell(row, place.session)),
-            key=key_name(_cell(row, place.key)),
-            labels={label: _cell(row, column) for label, column in by.labels.items()},
+            provider=text(cells.get("provider")) or self._by.provider,
+            task=group_name(cells.get("task")),
+            run=group_name(cells.get("run")),
+            session=group_name(cells.get("session")),
+            key=key_name(cells.get("key")),
+            labels=dict(zip(self._by.labels, labels, strict=True)),
             untimed=_UNTIMED,
-        ),
-        model or "unknown",
-        usage=usage,
-        terms=None if tier is None else Terms(tier=tier),
-        reported=amount(_cell(row, place.cost)),
-        timing=_timing(row, place),
-        outcome=Outcome.FAILED if failed else Outcome.COMPLETED,
-        error=complaint(error or word) if failed else None,
-        uncosted=None if model else "the log does not name the model",
-    )
+        )
 
 
-def _timing(row: Row, place: _Columns) -> Any:
-    begin = _cell(row, place.time)
-    total_ns = _ns(row, place.duration_s, place.duration_ms)
-    first_ns = _ns(row, place.first_token_s, place.first_token_ms)
-    if total_ns is None and place.end is not None:
-        total_ns = between_ns(begin, _cell(row, place.end))
-    if first_ns is None and place.first_token is not None:
-        first_ns = between_ns(begin, _cell(row, place.first_token))
+@lru_cache(maxsize=100)
+def _terms(tier: str) -> Terms:
+    """One object for all calls of a tier: they go together."""
+    return Terms(tier=tier)
+
+
+def _named(columns: msgspec.Struct) -> list[tuple[str, str]]:
+    """Which column has what, of what a column has."""
+    return [(name, column) for name, column in msgspec.structs.asdict(columns).items() if isinstance(column, str)]
+
+
+def _timing(cells: Mapping[str, Any]) -> Timing | None:
+    total_ns = _ns(cells, "duration_s", "duration_ms")
+    first_ns = _ns(cells, "first_token_s", "first_token_ms")
+    if total_ns is None:
+        total_ns = between_ns(cells["time"], cells.get("end"))
+    if first_ns is None:
+        first_ns = between_ns(cells["time"], cells.get("first_token"))
     return reported_timing(total_ns, first_ns)
 
 
-def _ns(row: Row, seconds: str | None, milliseconds: str | None) -> int | None:
-    for column, unit_ns in ((seconds, 10**9), (milliseconds, 10**6)):
-        value = amount(_cell(row, column))
+def _ns(cells: Mapping[str, Any], seconds: str, milliseconds: str) -> int | None:
+    for name, unit_ns in ((seconds, 10**9), (milliseconds, 10**6)):
+        value = amount(cells.get(name))
         if value is not None:
             return int(value * unit_ns)
     return None
 
 
-def _usage(row: Row, by: _Tokens) -> Usage | None:
-    counts = {name: count(_cell(row, column)) for name in _COUNTS if (column := getattr(by, name)) is not None}
+def _usage(counts: Mapping[str, int | None], by: _Tokens) -> tuple[int, ...] | Usage | None:
+    """The leaves, in the order of `plain.LEAVES`, where there is no more to say."""
     given, answer = counts.get("input"), counts.get("output")
     if given is None and answer is None:
         return None
@@ -174,33 +217,29 @@ def _usage(row: Row, by: _Tokens) -> Usage | None:
     write_5m, write_1h = counts.get("cache_write_5m") or 0, counts.get("cache_write_1h") or 0
     write = counts.get("cache_write")
     unknown = 0 if write is None else write - write_5m - write_1h
-    prompt = {
-        "input_fresh_tokens": (given or 0) - (read + write_5m + write_1h + unknown if by.input_includes_cache else 0),
-        "input_cache_read_tokens": read,
-        "input_cache_write_5m_tokens": write_5m,
-        "input_cache_write_1h_tokens": write_1h,
-        "input_cache_write_unknown_tokens": unknown,
-    }
-    answered = {
-        "output_text_tokens": (answer or 0) - (reasoning if by.output_includes_reasoning else 0),
-        "output_reasoning_tokens": reasoning,
-    }
+    fresh = (given or 0) - (read + write_5m + write_1h + unknown if by.input_includes_cache else 0)
+    prompt = (fresh, read, write_5m, write_1h, unknown)
+    answered = ((answer or 0) - (reasoning if by.output_includes_reasoning else 0), reasoning)
     if given is not None and (answer is not None or by.output is None):  # as in tables of embeddings
-        return usage_of(prompt | answered, wrong=_WRONG)
-    known = usage_of(prompt if answer is None else answered, wrong=_WRONG)
+        leaves = (*prompt, *answered)
+        if min(leaves) >= 0 and sum(leaves) <= MOST_TOKENS:
+            return leaves
+        return usage_of(dict(zip(LEAVES, leaves, strict=True)), wrong=_WRONG)
+    sides = zip(INPUTS, prompt, strict=True) if answer is None else zip(LEAVES[len(INPUTS) :], answered, strict=True)
+    known = usage_of(dict(sides), wrong=_WRONG)
     side, missing = ("answer", Usage.OUTPUT_LEAVES) if answer is None else ("prompt", Usage.INPUT_LEAVES)
     reasons = dict.fromkeys(missing, f"the row does not say how many tokens the {side} had")
     return replace(known, **dict.fromkeys(missing), unknown_reasons=reasons | dict(known.unknown_reasons))  # pyright: ignore[reportArgumentType]  # names of leaves only
 
 
 _WRONG = "the row's counts contradict each other: see input_includes_cache in the map"
+_TIMES = ("end", "first_token", "duration_s", "duration_ms", "first_token_s", "first_token_ms")
+_OF_AN_ORIGIN = ("provider", "task", "run", "session", "key")
 _COUNTS = ("input", "output", "cache_read", "cache_write", "cache_write_5m", "cache_write_1h", "reasoning")
 
 
-def _cell(row: Row, column: str | None) -> Any:
+def _cell(row: Row, column: str) -> Any:
     """What a column has, None where that is nothing. Dots lead into objects."""
-    if column is None:
-        return None
     if column in row:
         value = row[column]
         return None if value == "" else value

@@ -21,7 +21,7 @@ def stored(value: object) -> str | None:
         except ValueError:
             return _from_number(value)
         # Most are in milliseconds and in UTC, and need not be written anew.
-        if len(value) == 24 and value[23] == "Z" and value[19] == ".":
+        if value[19:20] == "." and value[23:] in ("Z", "+00:00"):
             text = f"{value[:10]} {value[11:23]}000"
         else:
             text = text_of(instant)

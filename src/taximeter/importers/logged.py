@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from taximeter.ledger.rows import LARGEST
 from taximeter.providers.metering.plain import LEAVES
 from taximeter.records import Dialect, Outcome, Terms, Timing, Usage
 
@@ -46,7 +47,8 @@ class LoggedCall(msgspec.Struct, gc=False):
 
     `identity` names the call within its source, whatever file it is found in. `at` is when it was made, as
     `instants.stored` has it. `leaves` are its tokens in the order of `plain.LEAVES`; where something about them is
-    unusual they are None, and `usage` says it. `reported` is what the log says it cost, in dollars.
+    unusual they are None, and `usage` says it. `reported` is what the log says it cost, in dollars. `timing` is one of
+    `reported_timing`.
     """
 
     identity: str
@@ -67,12 +69,13 @@ class LoggedCall(msgspec.Struct, gc=False):
 
     @property
     def is_plain(self) -> bool:
-        """Whether no more is known than tokens and what they are priced by; what is, only a whole receipt holds."""
+        """Whether no more is known than tokens, what they are priced by, and times; what is, only a whole receipt
+        holds."""
         return (
             self.leaves is not None
             and self.error is None
             and self.finish_reason is None
-            and self.timing is None
+            and (self.timing is None or (self.timing.first_chunk_ns is None and self.timing.total_ns <= LARGEST))
             and self.model_asked is None
             and self.outcome is Outcome.COMPLETED
         )

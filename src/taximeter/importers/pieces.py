@@ -20,7 +20,7 @@ from taximeter.importers.logged import LogFile, LoggedCall
 from taximeter.importers.packed import opened
 from taximeter.importers.sources import source_named
 
-_PIECE_CALLS = 2_000
+_PIECE_CALLS = 10_000
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ _KEY = re.compile(
     r"|(?=\S*\d)(?=\S*[a-z])(?=\S*[A-Z])[\w\-.=+/]{32,})"
 )
 _MOST_DOLLARS = Decimal(10**9)
+_MANY_DIGITS = 20
 _MOST_PYTHON_CHARACTERS = 1 << 20
 _PICODOLLAR = Decimal(1).scaleb(-12)
 
@@ -80,6 +81,8 @@ def count(value: object) -> int | None:
         return None
     if isinstance(value, int):
         return value
+    if isinstance(value, str) and value.isdecimal() and len(value) < _MANY_DIGITS:
+        return int(value)
     try:
         number = Decimal(str(value).strip()) if isinstance(value, str | float | Decimal) else None
     except InvalidOperation:

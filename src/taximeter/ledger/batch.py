@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from operator import itemgetter
@@ -73,6 +73,11 @@ class Batch:
     def calls(self) -> Sequence[Calls]:
         """All that came together."""
         return self._calls
+
+    @property
+    def joined(self) -> Iterator[Calls]:
+        """The same, those together whose forms have one document."""
+        return (some for statement in self.statements for _, some, _ in statement.calls)
 
     def leave_out(self, upstream_request_ids: Collection[str]) -> list[str]:
         """Take out the calls by these names, as if they had not come: their ids."""

@@ -76,7 +76,7 @@ def append_many(
                 lifted = None if guard is None else session.ask(_SQL_OF, guard)[0][0]
                 if lifted is not None:
                     session.tell(f"DROP TRIGGER {guard}", [()])
-                    may_be_second = not all(map(are_named_after, batch.calls)) or has_others(session)
+                    may_be_second = not all(map(are_named_after, batch.joined)) or has_others(session)
                     if may_be_second:
                         session.tell(LEAVE_OUT_SECOND_ONES, [()])
                 _append_calls(session, batch, appended)

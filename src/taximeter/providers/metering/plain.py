@@ -20,7 +20,7 @@ INPUTS = (
 LEAVES = (*INPUTS, "output_text_tokens", "output_reasoning_tokens")
 """The buckets that such an object can fill, in the order in which they are given here: the prompt's come first."""
 
-_MOST_TOKENS = 10**12  # a usual count is far below; what is more is looked at closely
+MOST_TOKENS = 10**12  # a usual count is far below; what is more is looked at closely
 
 
 class _Writes(msgspec.Struct, gc=False):
@@ -84,7 +84,7 @@ def plain_leaves(usage: MessagesUsage) -> tuple[int, ...] | None:
         or unknown < 0
         or thought < 0
         or thought > output
-        or fresh + read + written + write_5m + write_1h + output > _MOST_TOKENS
+        or fresh + read + written + write_5m + write_1h + output > MOST_TOKENS
         or usage.fallback_credit is not None
         or (tools is not None and tools.web_search_requests)
         or (usage.iterations and not _is_the_only_call(usage, usage.iterations))
