@@ -39,6 +39,7 @@ _TELL = ", ".join(
     for place in _PLACES
 )
 
+_STEPS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "ledger", "migrations", "versions")
 _BLOCK_H = 5
 _BACK_H = 31 * 24  # a silence that is longer ago begins no block that anybody would ask for
 _MOST_BYTES = 1 << 20
@@ -127,12 +128,26 @@ def _line(told: Told, session: str | None, now: float) -> str:
     try:
         if not ledger.is_there:
             return "taximeter: no receipts yet"
+        if newer := _newer(ledger.ask):
+            return f"taximeter: {newer}"
         parts = [_text(told, "model.display_name") or "", *_costs(ledger.ask, told, session, now)]
     finally:
         ledger.close()
     context = _number(told, "context_window.used_percentage")
     parts.append("" if context is None else f"context {context:.0f} %")
     return " · ".join(part for part in parts if part)
+
+
+def _newer(ask: Ask) -> str | None:
+    """What to do about a ledger that a newer Taximeter has made: its sums may mean something else by now. The versions
+    that are known here are the names of the steps that lead to them."""
+    known = max(name[:4] for name in os.listdir(_STEPS) if name[:4].isdigit())
+    for (version,) in ask("SELECT version_num FROM schema_version"):
+        if str(version) > known:
+            return (
+                f"a newer version made this ledger (its schema is {version}, {known} is known here): upgrade Taximeter"
+            )
+    return None
 
 
 def _costs(ask: Ask, told: Told, session: str | None, now: float) -> list[str]:

@@ -130,6 +130,21 @@ def test_whatever_is_wrong_is_said_in_a_line(taximeter_home: Path, ledger: str, 
     assert words in done.stdout
 
 
+def test_a_ledger_of_a_newer_version_says_what_to_do(taximeter_home: Path) -> None:
+    """Its tables may still be there and mean something else: no figure is better than a wrong one. One of our own
+    version is read."""
+    fill([a_receipt(datetime.now(UTC))], taximeter_home)
+    path = taximeter_home / "ledger.sqlite"
+    assert run().stdout.startswith("today ")
+    with sqlite3.connect(path) as newer:
+        newer.execute("UPDATE schema_version SET version_num = '9999'")
+    newer.close()
+    done = run()
+    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
+    assert done.stdout.startswith("taximeter: a newer version made this ledger (its schema is 9999, ")
+    assert done.stdout.endswith(" is known here): upgrade Taximeter\n")
+
+
 def test_what_the_terminal_has_no_character_for_is_a_question_mark(taximeter_home: Path) -> None:
     """A model's name may have any, and a line without a session is still a line."""
     fill([a_receipt(datetime.now(UTC) - timedelta(days=9))], taximeter_home)
