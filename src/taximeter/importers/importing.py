@@ -23,6 +23,7 @@ import numpy as np
 from taximeter.collecting import without_collecting
 from taximeter.errors import RequestError
 from taximeter.importers.appending import Became, Shelf, append
+from taximeter.importers.decoding import BLANK
 from taximeter.importers.files import state_of, state_text, walk, why
 from taximeter.importers.instants import text_of
 from taximeter.importers.once import Entry, each_once, ids_of, without
@@ -127,6 +128,9 @@ def _source_of(path: Path, known: Mapping[str, Mapping[str, str]], notes: Counte
     try:
         with path.open("rb", buffering=0) as file:
             head = file.read(_SMALL_HEAD_BYTES)
+            if len(head) < _SMALL_HEAD_BYTES and not head.strip(BLANK):
+                notes["an empty file"] += 1
+                return None
             source = source_of(beginning(head))
             if source is None and len(head) == _SMALL_HEAD_BYTES:
                 source = source_of(beginning(head + file.read(HEAD_BYTES)))

@@ -125,6 +125,21 @@ def test_what_cannot_be_opened_is_said(desk: Desk) -> None:
     assert desk.tokens() == 10
 
 
+def test_an_empty_file_is_said_to_be_empty(desk: Desk) -> None:
+    """Not to be of an unknown kind; one of blanks alone too. What lies beside it is read, and so is what comes into it
+    later. A packed file that is damaged is not empty."""
+    desk.write("a.jsonl", WHOLE)
+    empty = desk.write("b.jsonl", b"")
+    desk.write("c.jsonl", b" \n\n")
+    desk.write("d.jsonl.gz", b"\x1f\x8b damaged")
+    desk.write("e.jsonl", b"hello\n")
+    summary = desk.run(desk.logs)
+    assert (summary.notes["an empty file"], sum(summary.notes.values()), desk.tokens()) == (2, 4, 10)
+    desk.append(empty, transcript_line("m2", out=20))
+    assert desk.run(desk.logs).notes["an empty file"] == 1
+    assert desk.tokens() == 30
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_an_unreadable_folder_is_said(desk: Desk) -> None:
     """And its neighbours are read."""
