@@ -147,9 +147,8 @@ def test_json_csv_tables_and_html_say_the_same_numbers(
     cells = [[html.unescape(cell) for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row)] for row in rows]
     table = columns(report, View.DOLLARS)
     if len(cells) > 1:  # where nothing has a price, the tables are one
-        assert cells[0] == [column.heading for column in table]
-        assert cells[1:-1] == [list(row) for row in zip(*(column.cells for column in table), strict=True)]
-        assert cells[-1] == [column.total for column in table]
+        shown = sorted(zip(*cells, strict=True))  # a page has them in an order of its own
+        assert shown == sorted((column.heading, *column.cells, column.total) for column in table)
     cost = next(column for column in table if column.heading == "cost")
     for row, cell in zip(report.rows, cost.cells, strict=True):
         assert cell == ("?" if row.sums.unpriced == row.sums.receipts else money_text(row.sums.cost))

@@ -27,6 +27,13 @@ from taximeter.reports.report import Report, timeline_edges
 from taximeter.reports.sums import MONEY_GROUPS, TOKEN_GROUPS, Sums
 
 _MOST_BARS: Final = 20
+# What a row cost stands beside its name, where no width of a window hides it; words give way before numbers do.
+_BESIDE_THE_NAME: Final = ("cost", " ", "change")
+_STYLE: Final = """
+table { font-size: .8rem; } th, td { padding: .3rem .35rem; white-space: normal; vertical-align: baseline; }
+td:first-child { overflow-wrap: anywhere; min-width: 8rem; }
+td.n { white-space: nowrap; } .n + :not(.n) { padding-left: .9rem; }
+"""
 
 
 def as_html(report: Report) -> str:
@@ -45,7 +52,7 @@ def as_html(report: Report) -> str:
     zone = report.question.zone
     made = f"Made {report.made_at.astimezone(zone):%Y-%m-%d %H:%M} ({zone.key}) by taximeter report."
     body.append(f'<p class="note">{_text(made)}</p>')
-    return page(title, body)
+    return page(title, body, style=_STYLE)
 
 
 def _headline(report: Report) -> list[str]:
@@ -78,7 +85,7 @@ def _timeline(report: Report) -> list[str]:
         for sums in (found.get(at, Sums()),)
     ]
     ticks = Scale.up_to(max(bar.whole for bar in bars))
-    texts = [_amount_text(ticks.step * number, report.total) for number in range(ticks.steps + 1)]
+    texts = [_tick_text(ticks, number, report.total) for number in range(ticks.steps + 1)]
     name = f"{'cost' if report.total.cost else 'tokens'} over time"
     return [
         "<h2>Over time</h2>",
@@ -132,7 +139,9 @@ def _tables(report: Report) -> list[str]:
     lines: list[str] = []
     shown: list[list[Column]] = []
     for view, heading in ((View.TOKENS, "Tokens"), (View.DOLLARS, "Dollars"), (View.TIME, "Time")):
-        table = columns(report, view)
+        name, *others = columns(report, view)
+        first = [column for heading in _BESIDE_THE_NAME for column in others if column.heading == heading]
+        table = [name, *first, *(column for column in others if column.heading not in _BESIDE_THE_NAME)]
         if table not in shown:
             shown.append(table)
             lines += [f"<h2>{heading}</h2>", _table(table, len(report.rows))]
@@ -176,6 +185,15 @@ def _present(total: Sums, groups: Sequence[tuple[str, bool]]) -> list[str]:
 
 def _amount_text(amount: Decimal, total: Sums) -> str:
     return money_text(amount) if total.cost > 0 else f"{int(amount):,}"
+
+
+def _tick_text(ticks: Scale, number: int, total: Sums) -> str:
+    """What an axis says: as many decimals at each tick as its step has, none where that is whole."""
+    amount = ticks.step * number
+    if total.cost <= 0:
+        return f"{int(amount):,}"
+    decimals = 0 if ticks.step >= 1 else max(2, -ticks.step.adjusted())
+    return f"${amount:,.{decimals}f}"
 
 
 def _title(sums: Sums) -> str:

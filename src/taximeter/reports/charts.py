@@ -21,8 +21,8 @@ _FOOT: Final = 26
 _GAP_SHARE: Final = 0.18  # of a bar's place
 _LEAST_TEXT_WIDTH: Final = 64  # between two labels of the time axis
 _ROW_HEIGHT: Final = 22
-_NAME_WIDTH: Final = 250
-_LONGEST_NAME: Final = 36
+_NAME_WIDTH: Final = 285
+_LONGEST_NAME: Final = 36  # a UUID's, whose digits are as wide as any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +85,8 @@ def over_time(bars: Sequence[Bar], *, name: str, ticks: Scale, tick_texts: Seque
         drawn.append(_rect(x, _TOP, width, _PLOT_HEIGHT, None) + "</g>")
         if number % every == 0:
             middle = x + width / 2
-            drawn.append(
-                f'<text x="{middle:.1f}" y="{height - 8}" text-anchor="middle">{html.escape(bar.label)}</text>'
-            )
+            at, side = (middle, "middle") if middle + _LEAST_TEXT_WIDTH / 2 <= _WIDTH else (_WIDTH, "end")
+            drawn.append(f'<text x="{at:.1f}" y="{height - 8}" text-anchor="{side}">{html.escape(bar.label)}</text>')
     return "".join([*drawn, "</svg>"])
 
 
