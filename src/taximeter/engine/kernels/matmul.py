@@ -11,8 +11,9 @@ import numpy as np
 
 from taximeter.engine.kernels.contract import F32, require
 
-# Rows of a tile, the one that must work first: the other is faster for a long prompt.
-_SIZES = (16, 128)
+# Rows of a tile, the one that others must agree with first: the largest is faster for a long prompt, and a BLAS with
+# kernels for AVX-512 may have nothing but the smallest.
+_SIZES = (16, 8, 128)
 
 
 def matmul(x: F32, w: F32) -> F32:
@@ -48,11 +49,8 @@ def _tiles(n: int, k: int) -> tuple[int, ...]:
     # A short prime period keeps the probe cheap for a large matrix without making any two of its columns alike.
     w = np.resize(noise.standard_normal(4099, dtype=np.float32), (n, k))
     row = noise.standard_normal(k, dtype=np.float32)
-    products = [np.matmul(np.tile(row, (size, 1)), w.T) for size in _SIZES]
-    if (products[0] != products[0][0]).any():
+    products = {size: np.matmul(np.tile(row, (size, 1)), w.T) for size in _SIZES}
+    alike = [product[0] for product in products.values() if (product == product[0]).all()]
+    if not alike:
         return (1,)
-    return tuple(
-        size
-        for size, product in zip(reversed(_SIZES), reversed(products), strict=True)
-        if (product == products[0][0]).all()
-    )
+    return tuple(size for size in sorted(products, reverse=True) if (products[size] == alike[0]).all())
