@@ -15,6 +15,7 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -39,6 +40,7 @@ from taximeter.upstreams.secrets import read_secret
 _HEAD_START_NS: Final = 100_000_000  # from the word to begin until the run does, so that everybody has heard it
 _START_PATIENCE_S: Final = 60.0
 _STOP: Final = "stop"
+_DIED: Final = "a client process of this measurement has died"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,11 +118,11 @@ class Fleet:
         working = self._clients[: len(parts)]
         for part, (_, pipe) in zip(parts, working, strict=True):
             seed = int.from_bytes(os.urandom(6), "big")  # no two clients, and no two levels, have prompts in common
-            pipe.send(_Job(level=part, asking=asking.at(target, seed), key_from=key_from))
+            _say(pipe, _Job(level=part, asking=asking.at(target, seed), key_from=key_from))
         await self._all(working)  # each has made ready
         began_ns = SYSTEM_CLOCK.monotonic_ns() + _HEAD_START_NS
         for _, pipe in working:
-            pipe.send(began_ns)
+            _say(pipe, began_ns)
         waiting = asyncio.ensure_future(self._all(working))
         if stop is not None:
             stopping = asyncio.ensure_future(stop.wait())
@@ -128,7 +130,8 @@ class Fleet:
             stopping.cancel()
             if not waiting.done():
                 for _, pipe in working:
-                    pipe.send(_STOP)
+                    with suppress(OSError):  # of one that has died, `waiting` tells
+                        pipe.send(_STOP)
         done = cast("list[_Done]", await waiting)
         if books is not None:
             tell(books, (note for one in done for note in one.notes))
@@ -144,7 +147,7 @@ class Fleet:
             self._clients.append((process, ours))
         for _, pipe in self._clients:
             before_ns = SYSTEM_CLOCK.monotonic_ns()
-            pipe.send("what time is it")
+            _say(pipe, "what time is it")
             now_ns = _answer(pipe)
             if not before_ns <= now_ns <= SYSTEM_CLOCK.monotonic_ns():
                 raise UpstreamError("the clocks of two processes differ here", hint="--clients 1")
@@ -164,12 +167,20 @@ class Fleet:
         return list(await asyncio.gather(*(asyncio.to_thread(_answer, pipe) for _, pipe in clients)))
 
 
+def _say(pipe: Connection, what: object) -> None:
+    """Say it to a client. Raises UpstreamError where it has died."""
+    try:
+        pipe.send(what)
+    except OSError as error:
+        raise UpstreamError(_DIED) from error
+
+
 def _answer(pipe: Connection) -> Any:
     """What a client says next. Raises its error, or UpstreamError where it has died."""
     try:
         answer = pipe.recv()
     except (EOFError, OSError) as error:
-        raise UpstreamError("a client process of this measurement has died") from error
+        raise UpstreamError(_DIED) from error
     if isinstance(answer, BaseException):
         raise answer
     return answer

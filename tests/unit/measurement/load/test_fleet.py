@@ -145,15 +145,19 @@ def test_stopping_stops_all_and_keeps_what_they_saw(fleet: Fleet) -> None:
     assert [seen.outcome for seen in run.observations] == [Outcome.ABORTED] * 4
 
 
-def test_a_client_that_died_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("before", [False, True], ids=["at its work", "before it had any"])
+def test_a_client_that_died_is_told(before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TAXIMETER_TEST_FLEET_KEY", "hidden-key-of-a-test")
 
     async def work(who: Asking) -> None:
         async with Fleet(1) as fleet:
             level = open_level(fixed(40, 3), 100, arrivals=Arrivals(), duration_s=60, seed=1)
+            process, _ = fleet._clients[0]
+            if before:
+                process.kill()
+                process.join()
             running = asyncio.ensure_future(fleet.run(level, who))
             await asyncio.sleep(0)
-            process, _ = fleet._clients[0]
             process.kill()
             with pytest.raises(UpstreamError, match="died"):
                 await running
