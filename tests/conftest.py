@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from taximeter.engine.model_store import ModelStore
 from taximeter.settings import Settings
@@ -14,6 +15,10 @@ from taximeter.settings import Settings
 # A shell's jobs in the background ignore Ctrl-C, and so does what they start: tests that send it would wait in vain.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A busy machine makes inputs slowly, and stops now and then. What hangs is ended by pytest's own timeout.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session")
