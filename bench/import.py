@@ -1,7 +1,7 @@
 """How fast logs are imported, beside ccusage on the same directory in the same run.
 
     python bench/import.py [--megabytes 1000 | --dense CALLS | --table CALLS] [--rounds 3] [--folder DIR]
-                           [--ccusage PATH] [--old DIR] [--json PATH]
+                           [--ccusage PATH] [--old DIR] [--into FILE] [--json PATH]
 
 Writes synthetic transcripts of Claude Code to DIR (once; a temporary one without it), then in each round, by turns:
 `taximeter import` into an empty ledger, the same again with nothing new, and `ccusage claude daily`. Ours prices each
@@ -13,7 +13,8 @@ Most of a gigabyte of transcripts is text that is passed over. `--dense` writes 
 as rows of CSV files with a map: then it is booking and writing that is measured. Meanwhile somebody else reads the
 ledger, every 50 ms: receipts a second are those of the whole process, and those from the first batch that was seen on.
 Memory is the most that the process had, or one of those beside it. `--old` is another checkout, with a `.venv` of its
-own, that takes its turn too.
+own, that takes its turn too. `--into` is a ledger that there is already, a copy of which is imported into: the larger
+one is, the more of it changes with each batch (`bench/ledger/bench_size.py --hashed --ledger FILE` makes a large one).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -83,6 +85,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--ccusage", type=Path)
     parser.add_argument("--old", type=Path)
+    parser.add_argument("--into", type=Path, metavar="FILE")
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 
@@ -122,6 +125,8 @@ def _turns(
         # A home of its own for each, so that nobody finds the logs of whoever measures.
         home = scratch / name
         home.mkdir(parents=True)
+        if options.into is not None:
+            shutil.copyfile(options.into, home / "ledger.sqlite")
         theirs = {**environ, "TAXIMETER_HOME": str(home)}
         turns[name] = [python, *of_ours], theirs, home / "ledger.sqlite"
         turns[f"{name}, again"] = [python, *of_ours], theirs, None
@@ -149,6 +154,7 @@ class _Looks:
     """What somebody else sees in the ledger while it is written: when, and how many receipts there were."""
 
     ledger: Path | None
+    there: int  # before
     seen: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
     is_over: threading.Event = field(default_factory=threading.Event)
 
@@ -156,8 +162,8 @@ class _Looks:
         while self.ledger is not None and not self.is_over.wait(_LOOKS_EVERY_S):
             # Until there are tables there is nothing to see.
             with suppress(sqlite3.Error), closing(sqlite3.connect(f"file:{self.ledger}?mode=ro", uri=True)) as asking:
-                (count,) = asking.execute("SELECT max(number) FROM receipts").fetchone()
-                if count:
+                count = _count(asking) - self.there
+                if count > 0:
                     self.seen.append((time.perf_counter(), count))
 
     def per_s(self, ended: float, calls: int) -> float | None:
@@ -168,8 +174,17 @@ class _Looks:
         return (calls - first) / (ended - began)
 
 
+def _count(asking: sqlite3.Connection) -> int:
+    """How many receipts there are."""
+    return asking.execute("SELECT coalesce(max(number), 0) FROM receipts").fetchone()[0]
+
+
 def _run(command: Sequence[str], environ: Mapping[str, str], ledger: Path | None) -> Took:
-    looks = _Looks(ledger)
+    there = 0
+    if ledger is not None and ledger.exists():
+        with closing(sqlite3.connect(ledger)) as asking:
+            there = _count(asking)
+    looks = _Looks(ledger, there)
     looking = threading.Thread(target=looks.look)
     began = time.perf_counter()
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:

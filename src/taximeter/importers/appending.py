@@ -45,11 +45,13 @@ class Shelf(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Became:
-    """What became of a batch: which entries are `new`; the rest is as `ImportSummary` has it."""
+    """What became of a batch: which entries are `new`, and how many calls are best appended together next; the rest is
+    as `ImportSummary` has it."""
 
     new: list[Entry]
     present: int
     through_gateway: int
+    most_at_once: int
     corrected: int = 0
     smaller: int = 0
     notes: Counter[str] = field(default_factory=Counter[str])
@@ -64,7 +66,10 @@ def append(
     known = {id_ for id_, _ in appended.refused}
     known.update(appended.present, appended.through_gateway, (call.id for call, _, _ in appended.different))
     became = Became(
-        new=without(entries, known), present=len(appended.present), through_gateway=len(appended.through_gateway)
+        new=without(entries, known),
+        present=len(appended.present),
+        through_gateway=len(appended.through_gateway),
+        most_at_once=appended.most_at_once,
     )
     corrections: list[Call | Receipt] = [*_larger(appended, became)]
     corrections += _larger_receipts(shelf, appended, entries, became)

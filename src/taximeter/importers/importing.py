@@ -34,13 +34,13 @@ from taximeter.importers.summary import ImportSummary
 from taximeter.importers.workers import reading
 from taximeter.ledger import FileMark
 from taximeter.ledger.batch import Batch
+from taximeter.ledger.bulk import MOST_AT_ONCE
 
 if TYPE_CHECKING:
     from taximeter.importers.booking import Books  # a year of prices, which an import of nothing new needs not
 
 COLUMNS = "columns"
 _BATCH = 10_000  # are appended where nothing else is being, and otherwise what comes together meanwhile
-_MOST_WAITING = 100_000
 _WORTH_PROCESSES_BYTES = 24 << 20  # below, they would be done before they have started
 _FUTURE = timedelta(days=1)  # clocks differ, and zones are forgotten
 _SMALL_HEAD_BYTES = 1 << 14
@@ -166,6 +166,7 @@ class Importer:
         self._summary = ImportSummary()
         self._entries: list[Entry] = []
         self._waiting = 0
+        self._most_waiting = MOST_AT_ONCE
         self._marks: list[FileMark] = []
         self._seen: set[str] = set()  # in a dry run the ledger learns nothing
         self._appending: Future[Became] | None = None
@@ -183,7 +184,7 @@ class Importer:
             books = self._open_books()
             for task, piece in pieces:
                 # Only now that there is more: what is appended last is durable, and so is all before it then.
-                if self._waiting >= (_BATCH if self._is_idle() else _MOST_WAITING):
+                if self._waiting >= (_BATCH if self._is_idle() else self._most_waiting):
                     self._flush(appender, durable=False)
                 self._take(books, task, piece)
                 if self._on_progress is not None:
@@ -234,6 +235,7 @@ class Importer:
             return
         became = self._appending.result()
         self._appending = None
+        self._most_waiting = became.most_at_once
         summary = self._summary
         summary.present += became.present
         summary.through_gateway += became.through_gateway

@@ -30,6 +30,12 @@ from taximeter.records import Receipt
 
 # ruff: noqa: S608 - all words of these statements are our own
 
+MOST_AT_ONCE = 100_000
+"""So many calls are appended together, unless the ledger is large."""
+
+_MOST_IN_A_LARGE_ONE = 400_000  # some hundred bytes each, and two seconds in which nobody else writes
+_PART_OF_A_LARGE_ONE = 10
+
 
 @dataclass(slots=True, kw_only=True)
 class Appended:
@@ -38,6 +44,7 @@ class Appended:
 
     `different` are calls whose receipt is there with other tokens or another time: the call, the id of the newest
     receipt in its place, and the tokens which that one has of the call's leaves. `refused` are ids and reasons.
+    `most_at_once` is how many calls are best appended together from now on, where as many are waiting.
     """
 
     written: int = 0
@@ -47,6 +54,7 @@ class Appended:
         default_factory=list[tuple[Call, str, tuple[int | None, ...]]]
     )
     refused: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    most_at_once: int = MOST_AT_ONCE
 
 
 class _NotKept(Exception):
@@ -155,7 +163,8 @@ def _append_calls(session: Session, batch: Batch, appended: Appended) -> None:
         for mine, _ in statement.parts:
             if mine.form.digest not in forms:
                 forms[mine.form.digest] = _form_number(session, mine.form)
-        _insert(session, statement, forms)
+        if _insert(session, statement, forms):
+            appended.most_at_once = _most_at_once(first)
     told = batch.numbers()
     missing = _missing(session, first, told)
     appended.written += len(told) - len(missing)
@@ -164,12 +173,18 @@ def _append_calls(session: Session, batch: Batch, appended: Appended) -> None:
         session.tell(*telling)
 
 
-def _insert(session: Session, statement: Statement, forms: Mapping[str, int]) -> None:
-    """Rows of one shape, in the order of their numbers."""
+def _most_at_once(there: int) -> int:
+    """How many calls to append to so many. Their ids come in no order, so that each batch changes most pages of the
+    index by id: the larger that is, the more calls have to share a page for each of them to cost as little."""
+    return min(max(MOST_AT_ONCE, there // _PART_OF_A_LARGE_ONE), _MOST_IN_A_LARGE_ONE)
+
+
+def _insert(session: Session, statement: Statement, forms: Mapping[str, int]) -> bool:
+    """Rows of one shape, in the order of their numbers. Whether it was by columns."""
     if statement.insertion is not None:
         numbered: list[Piece] = [(forms[mine.form.digest], len(part.numbers)) for mine, part in statement.parts]
         if session.tell_columns(statement.insertion, numbered):
-            return
+            return True
     told: defaultdict[Pattern | None, list[rows.Row]] = defaultdict(list)
     for mine, part in statement.parts:
         pattern, made = mine.rows(part, forms[mine.form.digest])
@@ -177,6 +192,7 @@ def _insert(session: Session, statement: Statement, forms: Mapping[str, int]) ->
     for pattern, made in told.items():
         made.sort(key=_number_of)
         statement.parts[0][0].insert(session, pattern, made)
+    return False
 
 
 _number_of = itemgetter(0)

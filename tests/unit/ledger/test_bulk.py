@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taximeter.errors import LedgerError
-from taximeter.ledger import Call, FileMark, Form, Ledger, native_rows, rows
+from taximeter.ledger import Call, FileMark, Form, Ledger, bulk, native_rows, rows
 from taximeter.ledger.database import Session
 from taximeter.pricing.charge import charge
 from taximeter.records import (
@@ -385,3 +385,22 @@ def test_many_forms_in_one_batch_add_up(ledger: Ledger) -> None:
         assert group.receipts == len(mine)
         assert group.input_tokens == sum(sum(call.tokens[:3]) for call in mine)
         assert {r.id for r in ledger.receipts_of("label:project", f"p{project}", 1_000)} == {call.id for call in mine}
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("takes_columns", [True, False])
+def test_a_large_ledger_takes_more_at_once(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, *, takes_columns: bool
+) -> None:
+    """As many as there are tens of receipts, within bounds; where each row is bound by itself, no more than always."""
+    if takes_columns:
+        pytest.importorskip("taximeter._native")
+    else:
+        monkeypatch.setattr(native_rows, "are_known", lambda _: False)
+    always, most = bulk.MOST_AT_ONCE, 4 * bulk.MOST_AT_ONCE
+    of_sizes: list[int] = []
+    for there in (0, 20 * always, 10**8):
+        monkeypatch.setattr(bulk, "next_number", lambda _, there=there: there + 1)
+        of_sizes.append(ledger.append_many([a_call(Form.of(a_prototype(), LEAVES), there)]).most_at_once)
+    assert of_sizes == ([always, 2 * always, most] if takes_columns else [always] * 3)
+    assert ledger.append_many([]).most_at_once == always
