@@ -55,7 +55,7 @@ CpuLevel probe() noexcept {
 
     const bool f = has(extended.ebx, 16), dq = has(extended.ebx, 17), bw = has(extended.ebx, 30),
                vl = has(extended.ebx, 31), vnni = has(extended.ecx, 11);
-    if (!(f && dq && bw && vl && vnni && (saved & zmm) == zmm)) return CpuLevel::avx2;
+    if (!(TAXIMETER_AVX512 && f && dq && bw && vl && vnni && (saved & zmm) == zmm)) return CpuLevel::avx2;
     if (!has(more.eax, 5)) return CpuLevel::avx512;
 
     const bool tile = has(extended.edx, 24), tile_int8 = has(extended.edx, 25), tile_bf16 = has(extended.edx, 22);

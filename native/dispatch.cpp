@@ -8,6 +8,7 @@ const KernelTable& kernel_table(CpuLevel level) noexcept {
 #if TAXIMETER_X86
     static constexpr KernelTable avx2{matmul_packed_avx2, Bf16Units::none, nullptr, quantize_row_avx2,
                                       round_row_avx2, paged_attention_avx2, kv_put_avx2, &elementwise_avx2};
+#if TAXIMETER_AVX512
     static constexpr KernelTable avx512{matmul_packed_avx512, Bf16Units::none, nullptr, quantize_row_avx512,
                                         round_row_avx512, paged_attention_avx512, kv_put_avx512, &elementwise_avx512};
     static constexpr KernelTable avx512_bf16{matmul_packed_avx512, Bf16Units::bf16_weights, matmul_bf16_avx512_bf16,
@@ -21,6 +22,7 @@ const KernelTable& kernel_table(CpuLevel level) noexcept {
 #endif
     if (level >= CpuLevel::avx512_bf16) return avx512_bf16;
     if (level == CpuLevel::avx512) return avx512;
+#endif
     if (level == CpuLevel::avx2) return avx2;
 #endif
     (void)level;

@@ -23,11 +23,13 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 const LimitKernels& kernels_of(CpuLevel level) noexcept {
 #if TAXIMETER_X86
+#if TAXIMETER_AVX512
 #if TAXIMETER_AMX
     if (level == CpuLevel::amx) return limits_amx;
 #endif
     if (level >= CpuLevel::avx512_bf16) return limits_avx512_bf16;
     if (level == CpuLevel::avx512) return limits_avx512;
+#endif
     if (level == CpuLevel::avx2) return limits_avx2;
 #endif
     (void)level;
