@@ -83,9 +83,10 @@ class Scene:
             seen_from = 0 if self.window is None else max(0, min(asked, default=0) - self.window + 1)
             for i in range(seen_from // self.block_size, count):
                 block = tables[seq, i] = next(ids)
-                for j in range(i * self.block_size, min((i + 1) * self.block_size, max(asked, default=-1) + 1)):
-                    k_cache[block, :, j % self.block_size] = self.keys[seq][j]
-                    v_cache[block, :, j % self.block_size] = self.values[seq][j]
+                begin = i * self.block_size
+                end = max(begin, min(begin + self.block_size, max(asked, default=-1) + 1))
+                k_cache[block, :, : end - begin] = self.keys[seq][begin:end].swapaxes(0, 1)
+                v_cache[block, :, : end - begin] = self.values[seq][begin:end].swapaxes(0, 1)
         return {
             "q": self.q,
             "k_cache": k_cache,
@@ -107,14 +108,15 @@ class Scene:
         """The definition in float64, and the error that may be made: that of a score, times the values' size, and in
         levels that multiply bf16 that of a weight."""
         group, out = self.heads // self.kv_heads, np.empty(self.q.shape)
+        keys, values = ([kept(x, cache_format).astype(np.float64) for x in each] for each in (self.keys, self.values))
+        queries = self.q * np.float32(self.scale * np.log2(np.e))
+        queries = (rounded(queries) if multiplies_bf16 else queries).astype(np.float64)
         largest_score = largest_value = 0.0
         for r, (seq, position) in enumerate(self.rows):
             first = 0 if self.window is None else max(0, position - self.window + 1)
             for h in range(self.heads):
-                k = kept(self.keys[seq][first : position + 1, h // group], cache_format).astype(np.float64)
-                v = kept(self.values[seq][first : position + 1, h // group], cache_format).astype(np.float64)
-                q = self.q[r, h] * np.float32(self.scale * np.log2(np.e))
-                scores = k @ (rounded(q) if multiplies_bf16 else q).astype(np.float64)
+                k, v = (each[seq][first : position + 1, h // group] for each in (keys, values))
+                scores = k @ queries[r, h]
                 weights = np.exp2(scores - scores.max())
                 out[r, h] = weights @ v / weights.sum()
                 largest_score = max(largest_score, np.abs(scores).max())
