@@ -93,7 +93,7 @@ void Pass::run(Team& team, int thread, std::uint8_t* scratch) noexcept {
         note(thread, kRowWork);
         float* heads = work_.heads.as<float>();
         const auto alone = [&](const PackedMatrix& m) noexcept {
-            reads_soon(team, thread, m, tiles_per_task(m.tiles, m.tile_bytes, active, team.threads()));
+            reads_soon(team, thread, m, tiles_per_task(m.tiles, m, active, team.threads()));
         };
         alone(w[kAttentionOut]);
         multiply(team, mine.prepared->view(rows, hidden, mine.normed, hidden, kZerosBeforeHeads), active,
@@ -126,7 +126,7 @@ void Pass::run(Team& team, int thread, std::uint8_t* scratch) noexcept {
             attended = heads;  // which nobody needs any more
         }
         note(thread, kRowWork);
-        reads_soon(team, thread, w[kGate], gate_tiles(active.count, w[kGate].tiles, team.threads()));
+        reads_soon(team, thread, w[kGate], gate_tiles(active.count, prompt_block(w[kGate]), w[kGate].tiles, team.threads()));
         multiply(team, mine.prepared->view(active.count, queries_, attended, queries_), active,
                  {{&w[kAttentionOut], work_.product.as<float>(), hidden}}, scratch, before_out);
         note(thread, kOutProduct);
@@ -140,7 +140,7 @@ void Pass::run(Team& team, int thread, std::uint8_t* scratch) noexcept {
         if (&layer != &decoder_.layers_.back()) {
             const auto& next = (&layer)[1].matrices;
             reads_soon(team, thread, next[kQuery], tiles_per_task(next[kQuery].tiles + next[kKey].tiles + next[kValue].tiles,
-                                                                  next[kQuery].tile_bytes, active, team.threads()));
+                                                                  next[kQuery], active, team.threads()));
         } else {
             reads_soon(team, thread, decoder_.head_, 32);
         }
@@ -182,9 +182,9 @@ void Pass::multiply_block(const PackedMatrix& w, const PreparedRows& rows, const
 }
 
 // How many tiles of `tiles` a task of a product takes.
-std::int64_t Pass::tiles_per_task(std::int64_t tiles, std::int64_t tile_bytes, const Active& active, std::int64_t threads) noexcept {
-    const std::int64_t blocks = blocks_of(active), even = tiles * blocks / (tasks_per_thread(active.count) * threads);
-    return std::clamp<std::int64_t>(std::min(even, kMostTaskBytes / tile_bytes) / 2 * 2, 2, blocks > 1 ? 8 : 32);
+std::int64_t Pass::tiles_per_task(std::int64_t tiles, const PackedMatrix& first, const Active& active, std::int64_t threads) const noexcept {
+    const std::int64_t blocks = blocks_of(active, first), even = tiles * blocks / (tasks_per_thread(active.count) * threads);
+    return std::clamp<std::int64_t>(std::min(even, kMostTaskBytes / first.tile_bytes) / 2 * 2, 2, blocks > 1 ? 8 : 32);
 }
 
 // A thread that waits will be late for the first task of the product that comes: what it asks memory for is another one. Of
@@ -259,10 +259,10 @@ void Pass::feed_forward(Team& team, const Layer& layer, PreparedRows rows, const
     std::uint8_t* rest = scratch + kGateScratchBytes;
     ArrangedRows arranged{};
     rows.arranged = &arranged;
-    const std::int64_t together = gate_tiles(active.count, gate.tiles, team.threads());
+    const std::int64_t together = gate_tiles(active.count, prompt_block(gate), gate.tiles, team.threads());
     const std::int64_t width = together * kTileRows, columns = ceil_div(gate.tiles, together);
-    share(team, blocks_of(active) * columns, 1, [&](std::int64_t task, std::int64_t) noexcept {
-        const RowBlock block = block_of(active, task / columns);
+    share(team, blocks_of(active, gate) * columns, 1, [&](std::int64_t task, std::int64_t) noexcept {
+        const RowBlock block = block_of(active, gate, task / columns);
         const std::int64_t tile = task % columns * together, tile_end = std::min(tile + together, gate.tiles);
         const std::int64_t column = tile * kTileRows, count = std::min(width, shape_.ff - column);
         // A kernel addresses its output by row and column of the whole; ours begins at this block's corner.

@@ -60,13 +60,13 @@ template <typename Ready, typename See>
 void Pass::each_stretch(Team& team, const PackedMatrix& head, PreparedRows rows, const Active& active, std::uint8_t* scratch,
                         const Ready& ready, See&& see) noexcept {
     float* logits = reinterpret_cast<float*>(scratch);  // of one task, where a gate and its up would be
-    const std::int64_t most_rows = std::min(active.count, kPromptBlock);
+    const std::int64_t most_rows = std::min(active.count, kFloatBlock);
     const std::int64_t together = std::min<std::int64_t>(2 * kGateValues / (most_rows * kTileRows), 32);
     const std::int64_t width = together * kTileRows, columns = ceil_div(head.tiles, together);
     ArrangedRows arranged{};
     rows.arranged = &arranged;
-    share(team, blocks_of(active) * columns, 1, [&](std::int64_t task, std::int64_t) noexcept {
-        const RowBlock block = block_of(active, task / columns);
+    share(team, blocks_of(active, head) * columns, 1, [&](std::int64_t task, std::int64_t) noexcept {
+        const RowBlock block = block_of(active, head, task / columns);
         const std::int64_t tile = task % columns * together, tile_end = std::min(tile + together, head.tiles);
         const std::int64_t column = tile * kTileRows, count = std::min(width, shape_.vocab - column);
         multiply_block(head, rows, active, block, tile, tile_end, logits - (block.begin * width + column), width,

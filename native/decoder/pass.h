@@ -16,8 +16,10 @@
 namespace taximeter {
 
 // Rows that are multiplied with one stretch of weights before the next stretch comes: their prepared form stays in a core's
-// second-level cache. Of a prompt more than of what is generated, because its weights take long to unpack.
-constexpr std::int64_t kGeneratedBlock = 256, kPromptBlock = 512;
+// second-level cache, and what a kernel arranges of it, in its scratch memory, for the stretches to come. More of them where
+// weights are floats, or are made bf16 for a prompt, which takes long.
+constexpr std::int64_t kBlock = 256, kFloatBlock = 512, kLeastBlock = 48;
+constexpr std::int64_t kArrangedBytes = kMatmulPackedScratchBytes * 7 / 8, kArrangedGroupBytes = kGroup + 12;  // at most, of int8
 
 // Of so few rows a task reads memory and little else: a longer stretch of it is worth more than threads that end together.
 constexpr std::int64_t kReadingRows = 32;
@@ -27,18 +29,18 @@ constexpr std::int64_t kMostSoonBytes = 1 << 17;  // asked for by a thread that 
 
 // Gate and up together: their outputs, 32 or more of each row, are prepared for the next product on the spot.
 constexpr std::int64_t kLeastGateTiles = 2, kMostGateTiles = 8;
-constexpr std::int64_t gate_tiles(std::int64_t rows, std::int64_t tiles, std::int64_t threads) {
-    if (rows > kReadingRows) return rows > kGeneratedBlock ? kLeastGateTiles : 4;
+constexpr std::int64_t gate_tiles(std::int64_t rows, std::int64_t block, std::int64_t tiles, std::int64_t threads) {
+    if (rows > kReadingRows) return std::min(rows, block) > kBlock ? kLeastGateTiles : block > kBlock / 2 ? 4 : kMostGateTiles;
     return std::clamp<std::int64_t>(tiles / (6 * threads) / 2 * 2, 4, kMostGateTiles);
 }
-constexpr std::int64_t kGateValues = kPromptBlock * kLeastGateTiles * kTileRows;
+constexpr std::int64_t kGateValues = kFloatBlock * kLeastGateTiles * kTileRows;
 
 // A step of so few values that every thread does the work on whole rows for itself, in memory of its own: cheaper than
 // one thread doing it in a phase more while the others wait.
 constexpr std::int64_t kFewValues = 4096;
 
 constexpr std::size_t kGateScratchBytes = 2 * kGateValues * sizeof(float);
-static_assert(std::max(kGeneratedBlock * 4, kReadingRows * kMostGateTiles) * kTileRows <= kGateValues);
+static_assert(std::max(kBlock * 4, kBlock / 2 * kMostGateTiles) * kTileRows <= kGateValues && kReadingRows <= kBlock / 2);
 constexpr std::size_t kPassScratchBytes = kGateScratchBytes + std::max<std::size_t>(kMatmulPackedScratchBytes, kAttentionScratchBytes);
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -100,14 +102,19 @@ private:
         std::int64_t begin, end;
         bool generated;
     };
-    static std::int64_t blocks_of(const Active& active) noexcept {
-        return ceil_div(active.generated, kGeneratedBlock) + ceil_div(active.count - active.generated, kPromptBlock);
+    // How many rows of a prompt are a block for a matrix.
+    std::int64_t prompt_block(const PackedMatrix& w) const noexcept {
+        if (!reads_quantized(w) || kernels_.bf16_units == Bf16Units::bf16_and_quantized_weights) return kFloatBlock;
+        return std::clamp(kArrangedBytes / (w.k / kGroup * kArrangedGroupBytes) / 16 * 16, kLeastBlock, kBlock);
     }
-    static RowBlock block_of(const Active& active, std::int64_t index) noexcept {
-        const std::int64_t before = ceil_div(active.generated, kGeneratedBlock);
-        if (index < before) return {index * kGeneratedBlock, std::min((index + 1) * kGeneratedBlock, active.generated), true};
-        const std::int64_t begin = active.generated + (index - before) * kPromptBlock;
-        return {begin, std::min(begin + kPromptBlock, active.count), false};
+    std::int64_t blocks_of(const Active& active, const PackedMatrix& w) const noexcept {
+        return ceil_div(active.generated, kBlock) + ceil_div(active.count - active.generated, prompt_block(w));
+    }
+    RowBlock block_of(const Active& active, const PackedMatrix& w, std::int64_t index) const noexcept {
+        const std::int64_t before = ceil_div(active.generated, kBlock), size = prompt_block(w);
+        if (index < before) return {index * kBlock, std::min((index + 1) * kBlock, active.generated), true};
+        const std::int64_t begin = active.generated + (index - before) * size;
+        return {begin, std::min(begin + size, active.count), false};
     }
 
     // Work on each of the first `count` rows that the next phase's tasks read: shared out now or, in a step of few rows, left
@@ -133,7 +140,7 @@ private:
         });
     }
 
-    static std::int64_t tiles_per_task(std::int64_t tiles, std::int64_t tile_bytes, const Active& active, std::int64_t threads) noexcept;
+    std::int64_t tiles_per_task(std::int64_t tiles, const PackedMatrix& first, const Active& active, std::int64_t threads) const noexcept;
     void reads_soon(Team& team, int thread, const PackedMatrix& w, std::int64_t per_task) const noexcept;
     template <typename Ready>
     void multiply(Team& team, PreparedRows rows, const Active& active, std::initializer_list<Product> products,
@@ -183,14 +190,14 @@ void Pass::multiply(Team& team, PreparedRows rows, const Active& active, std::in
                     std::uint8_t* scratch, const Ready& ready) noexcept {
     std::int64_t tiles = 0;
     for (const Product& product : products) tiles += product.matrix->tiles;
-    const std::int64_t blocks = blocks_of(active);
-    const std::int64_t per_task = tiles_per_task(tiles, products.begin()->matrix->tile_bytes, active, team.threads());
+    const PackedMatrix& of = *products.begin()->matrix;
+    const std::int64_t blocks = blocks_of(active, of), per_task = tiles_per_task(tiles, of, active, team.threads());
     std::int64_t tasks = 0;  // of one block of rows
     for (const Product& product : products) tasks += ceil_div(product.matrix->tiles, per_task);
     ArrangedRows arranged{};
     rows.arranged = &arranged;
     share(team, blocks * tasks, 1, [&](std::int64_t task, std::int64_t) noexcept {
-        const RowBlock block = block_of(active, task / tasks);
+        const RowBlock block = block_of(active, of, task / tasks);
         std::int64_t at = task % tasks;
         for (const Product& product : products) {
             const std::int64_t count = ceil_div(product.matrix->tiles, per_task);
