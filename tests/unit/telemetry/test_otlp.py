@@ -242,6 +242,8 @@ def test_nobody_waits_for_a_collector_that_hangs(collector: Collector, monkeypat
     collector.may_answer.set()
 
 
+# While an input is made, OpenTelemetry's own threads may still be at work, with ids and pauses from `random`.
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
 @settings(
     max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
