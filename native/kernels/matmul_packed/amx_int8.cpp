@@ -33,10 +33,10 @@ struct UnitBlocks {
     int64_t begin(int64_t index) const { return smaller(index * size, rows - size); }
 };
 
-// Calls body<R> with R = the size of a block: more than kBlockRows, so more than half of kUnitRows.
+// Calls body<R> with R = the size of a block: more than kFewRows, so more than half of kUnitRows.
 template <class Body>
 inline void with_unit_rows(int64_t rows, Body body) {
-    static_assert(kBlockRows == 8 && kUnitRows == 16);
+    static_assert(kFewRows == 8 && kUnitRows == 16);
     switch (rows) {
         case 9: return body.template operator()<9>();
         case 10: return body.template operator()<10>();
@@ -155,11 +155,11 @@ struct UnitProduct {
             const int64_t rows = row_end - row_begin, row_bytes = w->k / kGroup * 12 + kTileRows * 4;
             // A pass computes up to a block of rows twice, less one.
             const int64_t fit = (kMatmulPackedScratchBytes - kUnitScratchBytes) / row_bytes - kUnitRows;
-            if (fit > kBlockRows) {
+            if (fit > kFewRows) {
                 const int64_t passes = (rows + fit - 1) / fit, even = (rows + passes - 1) / passes;
                 for (int64_t row = row_begin; row < row_end; row += even) {
                     const UnitBlocks blocks(smaller(row_end - row, even));
-                    if (blocks.size <= kBlockRows)
+                    if (blocks.size <= kFewRows)
                         matmul_packed_avx512(w, x, row, row + blocks.rows, tile_begin, tile_end, y, y_stride, scratch);
                     else
                         with_unit_rows(blocks.size, [=]<int R>() {
@@ -178,7 +178,7 @@ struct UnitProduct {
 
 void matmul_packed_amx(const PackedMatrix* w, const PreparedRows* x, int64_t row_begin, int64_t row_end, int64_t tile_begin,
                        int64_t tile_end, float* y, int64_t y_stride, void* scratch) noexcept {
-    if (row_end - row_begin <= kBlockRows || w->format < kPackedQ4_0)
+    if (row_end - row_begin <= kFewRows || w->format < kPackedQ4_0)
         return matmul_packed_avx512(w, x, row_begin, row_end, tile_begin, tile_end, y, y_stride, scratch);
     with_format<UnitProduct>(w->format, w, x, row_begin, row_end, tile_begin, tile_end, y, y_stride,
                              static_cast<uint8_t*>(scratch));
