@@ -98,6 +98,7 @@ def _measure(shape: str, kind: str, options: argparse.Namespace, report: Report,
             ],
             seed=options.seed,
             together=free is None or path.stat().st_size * 2.5 + _MEMORY_RESERVE_BYTES < free,
+            warm_up_tokens=128 if options.short else 512,
         )
         report.begin(run, absent)
         try:

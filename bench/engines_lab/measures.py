@@ -6,7 +6,7 @@ Owns: the questions, their units, their targets. Refuses to know: which engine a
 from __future__ import annotations
 
 import statistics
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -31,6 +31,13 @@ STREAMS: Final = 32
 STREAM_TOKENS: Final = 512
 """Of `Shape.MANY`: the most that one stream holds, prompt and answer."""
 LONG_TOKENS: Final = (4000, 8000)
+WARM_UP: Final[Mapping[Shape, tuple[int, int]]] = {
+    Shape.ONE: (1, 2048),
+    Shape.PREFIX: (1, 2048),
+    Shape.MANY: (STREAMS, 256),
+}
+"""Streams and the tokens of each one's prompt, before anything is measured: an engine's memory has then been used once,
+which on a virtual machine can take longer than the prompt does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from typing import Final
 from engines_lab.contestants import Contestant, Places, slug
 from engines_lab.door import Door, Void
 from engines_lab.limits import Costs
-from engines_lab.measures import LONG_TOKENS, Measure, Session, Shape
+from engines_lab.measures import LONG_TOKENS, WARM_UP, Measure, Session, Shape
 from engines_lab.neighbours import Neighbours
 from engines_lab.prompts import Prompts, Stock
 from engines_lab.server import Started, running
@@ -28,7 +28,7 @@ from engines_lab.yardstick import Machine, Yardstick
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-_OVERHEAD_S: Final = 6.0
+_OVERHEAD_S: Final = 12.0
 """Of a turn: the yardstick, warming up, and ending the server."""
 _PATIENCE_S: Final = 600.0
 """For all that one engine is asked in one round. A server that hangs must not hold up everybody."""
@@ -38,7 +38,8 @@ _SETTLE_S: Final = 0.3
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One model's part: who, what, and from which prompts. `together`: memory holds everybody's server at once."""
+    """One model's part: who, what, and from which prompts. `together`: memory holds everybody's server at once.
+    `warm_up_tokens`: the most that a prompt has before anything is measured."""
 
     model: str
     places: Places
@@ -46,6 +47,7 @@ class Run:
     measures: Sequence[Measure]
     seed: str
     together: bool = True
+    warm_up_tokens: int = 2048
 
 
 @dataclass(kw_only=True)
@@ -164,6 +166,9 @@ class _Seat:
                 warm_up = self._prompts("warm-up")
                 for _ in range(2):
                     await started.door.ask(warm_up.prompt(64), 16)
+                streams, tokens = WARM_UP[shape]
+                prompts = [warm_up.prompt(min(tokens, self._run.warm_up_tokens)) for _ in range(streams)]
+                await asyncio.gather(*(started.door.ask(prompt, 2) for prompt in prompts))
                 self._door = started.door
         except Void as reason:
             self._void([m for m in self._run.measures if m.shape in self._shapes and m.ask is not None], reason)
