@@ -165,7 +165,7 @@ class _Seat:
                 started = await self._server.enter_async_context(self._running(shape))
                 warm_up = self._prompts("warm-up")
                 for _ in range(2):
-                    await started.door.ask(warm_up.prompt(64), 16)
+                    await started.door.ask(warm_up.prompt(64), 64)
                 streams, tokens = WARM_UP[shape]
                 prompts = [warm_up.prompt(min(tokens, self._run.warm_up_tokens)) for _ in range(streams)]
                 await asyncio.gather(*(started.door.ask(prompt, 2) for prompt in prompts))
