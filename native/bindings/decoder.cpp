@@ -203,7 +203,8 @@ void bind_decoder(nb::module_& m) {
              },
              nb::arg("format"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("block_tokens"), nb::arg("layers"),
              nb::arg("blocks"))
-        .def("copy_block", &KVCache::copy_block, nb::arg("group"), nb::arg("source"), nb::arg("target"));
+        .def("copy_block", &KVCache::copy_block, nb::arg("group"), nb::arg("source"), nb::arg("target"))
+        .def("touch_block", &KVCache::touch_block, nb::arg("group"), nb::arg("block"), nb::call_guard<nb::gil_scoped_release>());
 
     nb::class_<BoundDecoder>(m, "Decoder")
         .def(nb::init<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::vector<bool>,

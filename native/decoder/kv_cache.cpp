@@ -41,15 +41,27 @@ void* KVCache::layer(std::size_t group, std::int64_t layer) const noexcept {
     return groups_[group].memory.as() + layer * layer_bytes_;
 }
 
-void KVCache::copy_block(std::int64_t group, std::int64_t source, std::int64_t target) {
+const KVGroup& KVCache::group_with(std::int64_t group, std::initializer_list<std::int64_t> blocks) const {
     if (group < 0 || group >= static_cast<std::int64_t>(groups_.size())) throw std::out_of_range("there is no such group of layers");
     const KVGroup& of = groups_[static_cast<std::size_t>(group)];
-    for (const std::int64_t block : {source, target})
+    for (const std::int64_t block : blocks)
         if (block < 0 || block >= of.blocks)
             throw std::out_of_range("block " + std::to_string(block) + " of " + std::to_string(of.blocks));
+    return of;
+}
+
+void KVCache::copy_block(std::int64_t group, std::int64_t source, std::int64_t target) {
+    const KVGroup& of = group_with(group, {source, target});
     if (source != target)
         std::memcpy(of.memory.as() + target * of.block_stride, of.memory.as() + source * of.block_stride,
                     static_cast<std::size_t>(of.block_stride));
+}
+
+void KVCache::touch_block(std::int64_t group, std::int64_t block) {
+    constexpr std::int64_t least_page = 4096;
+    const KVGroup& of = group_with(group, {block});
+    volatile std::uint8_t* from = of.memory.as() + block * of.block_stride;
+    for (std::int64_t at = 0; at < of.block_stride; at += least_page) from[at] = from[at];
 }
 
 }  // namespace taximeter

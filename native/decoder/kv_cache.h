@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <vector>
 
 #include "kernels/paged_attention/paged_attention.h"
@@ -38,7 +39,12 @@ public:
     // All that a block of a group holds. Throws std::out_of_range for what is not there.
     void copy_block(std::int64_t group, std::int64_t source, std::int64_t target);
 
+    // Takes the memory of a block from the system before it is needed; what it holds stays. Throws std::out_of_range.
+    void touch_block(std::int64_t group, std::int64_t block);
+
 private:
+    const KVGroup& group_with(std::int64_t group, std::initializer_list<std::int64_t> blocks) const;
+
     KVFormat format_;
     std::int64_t kv_heads_, head_dim_, block_tokens_, layer_bytes_;
     std::vector<KVGroup> groups_;

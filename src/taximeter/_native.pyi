@@ -79,6 +79,9 @@ class KVCache:
     ) -> None: ...
     def copy_block(self, group: int, source: int, target: int) -> None:
         """All that block `source` of a group holds, into block `target`. IndexError for what is not there."""
+    def touch_block(self, group: int, block: int) -> None:
+        """Take a block's memory from the system; what it holds stays. Others run meanwhile. IndexError for what is not
+        there."""
 
 class Decoder:
     """A decoder-only transformer over packed weights. Set every part, then `finish`; ValueError for what does not fit.

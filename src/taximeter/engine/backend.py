@@ -325,7 +325,7 @@ class EmbeddedBackend:
     def _run(self) -> None:
         while True:
             while not (self._commands.empty() and any(core.has_work for core in self._cores.values())):
-                command = self._commands.get()
+                command = self._next_command()
                 if command is None:
                     self._cancel_all()
                     return
@@ -333,6 +333,12 @@ class EmbeddedBackend:
             for core in self._cores.values():
                 if core.has_work:
                     self._guarded(core, core.step)
+
+    def _next_command(self) -> _Command | None:
+        """Wait for one. Meanwhile, until one comes, memory is taken for those that follow."""
+        while self._commands.empty() and any(core.take_memory_ahead() for core in self._cores.values()):
+            pass
+        return self._commands.get()
 
     def _guarded(self, core: EngineCore, run: Callable[[], None]) -> None:
         """Run something that, if it breaks, breaks the requests of one core and not this thread: later requests

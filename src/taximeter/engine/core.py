@@ -21,6 +21,7 @@ from taximeter.engine.energy import EnergyMeter
 from taximeter.engine.kv_cache import BLOCK_TOKENS, KVCacheManager, PoolCensus
 from taximeter.engine.kv_sizing import MOST_TOKENS, cache_tokens, group_sizes
 from taximeter.engine.limits import NOT_TOLD, KnownLimits
+from taximeter.engine.memory_ahead import AHEAD_BYTES, MemoryAhead
 from taximeter.engine.metering import Span, StepCosts
 from taximeter.engine.model_runner import ModelRunner
 from taximeter.engine.models import KVFormat, Model, WeightFormat, kv_bytes_per_token
@@ -147,6 +148,11 @@ class EngineCore:
             tells_prompts_apart=model.tells_prompts_apart,
             copy_block=self._runner.copy_block,
         )
+        self._memory_ahead = MemoryAhead(
+            self.kv.pools,
+            blocks=AHEAD_BYTES // (kv_bytes_per_token(self.config, options.kv_format) * options.block_tokens),
+            touch_block=self._runner.touch_block,
+        )
         self._room_tokens = min(self.kv.capacity_tokens(step_tokens), max(tokens, MOST_TOKENS))
         self.scheduler = Scheduler(self.kv, step_tokens=options.step_tokens, max_running=options.max_running)
         kv_format = "f32" if kernels.native_level() is None else options.kv_format
@@ -160,6 +166,10 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         return self.scheduler.has_work
+
+    def take_memory_ahead(self) -> bool:
+        """A little work for when there is none: see `MemoryAhead.take`."""
+        return self._memory_ahead.take()
 
     @property
     def limit_tokens(self) -> int:

@@ -54,7 +54,7 @@ class PoolCensus:
 class BlockPool:
     """A fixed number of blocks, lent out with reference counts.
 
-    A block takes no memory until it is first lent. When `cached_blocks` are cached, the oldest of them are lent again
+    A block needs no memory until it is first lent. When `cached_blocks` are cached, the oldest of them are lent again
     before any that was never lent; None is no such limit.
     """
 
@@ -78,6 +78,11 @@ class BlockPool:
     def available(self) -> int:
         """Blocks that `take` can hand out now, the cached ones among them."""
         return len(self._free) + len(self._cached)
+
+    @property
+    def lends_untouched(self) -> bool:
+        """Whether a block that was never lent may be lent before a cached one is."""
+        return self.touched_blocks < self.blocks and len(self._cached) < self._cached_blocks
 
     def census(self) -> PoolCensus:
         """How many blocks are in each state. From another thread than the pool's it is a glance, which may be off by

@@ -47,6 +47,10 @@ class ModelRunner:
         """See `KVMemory.copy_block`."""
         self._kv.copy_block(group, source, target)
 
+    def touch_block(self, group: int, block: int) -> None:
+        """See `KVMemory.touch_block`."""
+        self._kv.touch_block(group, block)
+
     def _lay_out(self, chunks: Sequence[Chunk]) -> Batch:
         # Lists, and each made an array once: a step of one row costs a dozen conversions less, one of hundreds no more.
         positions = [position for chunk in chunks for position in range(chunk.start, chunk.end)]
