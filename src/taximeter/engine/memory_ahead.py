@@ -18,8 +18,8 @@ AHEAD_BYTES: Final = 48 << 20
 
 
 class MemoryAhead:
-    """Keeps the memory of up to `blocks` never lent blocks of each pool ready. Nothing before the first block is lent:
-    a model that nobody asks takes none. `touch_block` is called with the number of a pool and a block's."""
+    """Keeps the memory of as many never lent blocks of each pool ready as were lent until now, at most `blocks`: a
+    model that is asked little takes little. `touch_block` is called with the number of a pool and a block's."""
 
     def __init__(self, pools: Sequence[BlockPool], *, blocks: int, touch_block: Callable[[int, int], None]) -> None:
         self._pools = pools
@@ -31,8 +31,8 @@ class MemoryAhead:
         """Take the memory of one more block. False: as much as there should be is ready."""
         for number, pool in enumerate(self._pools):
             following = max(self._ready[number], pool.touched_blocks)
-            enough = min(pool.blocks, pool.touched_blocks + self._blocks)
-            if pool.touched_blocks and pool.lends_untouched and following < enough:
+            enough = min(pool.blocks, pool.touched_blocks + min(pool.touched_blocks, self._blocks))
+            if pool.lends_untouched and following < enough:
                 self._touch_block(number, following)
                 self._ready[number] = following + 1
                 return True

@@ -32,28 +32,30 @@ def test_nothing_before_anybody_asked() -> None:
     assert Touched(BlockPool(8), ahead=4).all() == []
 
 
-def test_so_many_blocks_ahead_of_those_that_were_lent() -> None:
+def test_as_many_blocks_as_were_lent_and_no_more_than_so_many() -> None:
     """Each once, in the order in which they will be lent, and none past the end."""
-    pool = BlockPool(8)
+    pool = BlockPool(9)
     touched = Touched(pool, ahead=3)
     first = pool.take(2)
-    assert touched.all() == [(0, 2), (0, 3), (0, 4)]
+    assert touched.all() == [(0, 2), (0, 3)]
     assert touched.all() == []
     pool.take(1)
-    assert touched.all() == [(0, 5)]
+    assert touched.all() == [(0, 4), (0, 5)]
+    pool.take(1)
+    assert touched.all() == [(0, 6)], "three are enough"
     pool.release(first)
     assert touched.all() == [], "free blocks that were lent before have their memory"
     pool.take(5)
-    assert touched.all() == [(0, 6), (0, 7)]
+    assert touched.all() == [(0, 7), (0, 8)]
 
 
 def test_what_was_lent_meanwhile_is_skipped() -> None:
     pool = BlockPool(16)
     touched = Touched(pool, ahead=2)
-    pool.take(1)
-    assert touched.all() == [(0, 1), (0, 2)]
+    pool.take(2)
+    assert touched.all() == [(0, 2), (0, 3)]
     pool.take(6)
-    assert touched.all() == [(0, 7), (0, 8)]
+    assert touched.all() == [(0, 8), (0, 9)]
 
 
 def test_a_pool_that_lends_its_cached_blocks_first_needs_no_others() -> None:
@@ -62,8 +64,8 @@ def test_a_pool_that_lends_its_cached_blocks_first_needs_no_others() -> None:
     lent = full.take(1)
     full.remember(lent[0], b"hash")
     full.release(lent)
-    other.take(1)
-    assert Touched(full, other, ahead=2).all() == [(1, 1), (1, 2)]
+    other.take(2)
+    assert Touched(full, other, ahead=2).all() == [(1, 2), (1, 3)]
 
 
 def test_the_core_takes_memory_behind_what_it_used(monkeypatch: pytest.MonkeyPatch) -> None:
