@@ -148,15 +148,16 @@ class EngineCore:
             tells_prompts_apart=model.tells_prompts_apart,
             copy_block=self._runner.copy_block,
         )
+        kv_format = "f32" if kernels.native_level() is None else options.kv_format
+        kv_bytes = kv_bytes_per_token(self.config, kv_format)
         self._memory_ahead = MemoryAhead(
             self.kv.pools,
-            blocks=AHEAD_BYTES // (kv_bytes_per_token(self.config, options.kv_format) * options.block_tokens),
+            blocks=AHEAD_BYTES // (kv_bytes * options.block_tokens),
             touch_block=self._runner.touch_block,
         )
         self._room_tokens = min(self.kv.capacity_tokens(step_tokens), max(tokens, MOST_TOKENS))
         self.scheduler = Scheduler(self.kv, step_tokens=options.step_tokens, max_running=options.max_running)
-        kv_format = "f32" if kernels.native_level() is None else options.kv_format
-        self._costs = StepCosts.of(self.config, kv_bytes_per_token=kv_bytes_per_token(self.config, kv_format))
+        self._costs = StepCosts.of(self.config, kv_bytes_per_token=kv_bytes)
         self._energy = EnergyMeter()
         self._limits = options.limits
         limits = options.limits.limits
