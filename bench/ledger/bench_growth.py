@@ -42,7 +42,8 @@ def batch_of(of_models: list[Form], first: int, count: int, chance: np.random.Ge
         received_at = at[begin:end]
         made.append(
             Calls(
-                form=form.belonging_to(session=f"session-{number}", labels={"project": f"project-{number % 12}"}),
+                forms=[form.belonging_to(session=f"session-{number}", labels={"project": f"project-{number % 12}"})],
+                form_of=np.zeros(end - begin, dtype=np.int64),
                 ids=np.strings.add(b"rcpt_", digests[begin:end]),
                 request_ids=np.strings.add(b"req_", digests[begin:end]),
                 received_at=received_at,

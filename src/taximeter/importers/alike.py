@@ -5,10 +5,11 @@ Owns: which calls go together, and what a call's ids end with. Refuses to know: 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from hashlib import blake2b
-from itertools import chain
+from operator import attrgetter
+from typing import Any, NamedTuple, Self, cast
 
 import msgspec
 import numpy as np
@@ -26,29 +27,56 @@ from taximeter.ledger.calls import (
     stored_instants,
     texts_of,
 )
-from taximeter.records import Terms, Timing
+from taximeter.records import Dialect, Terms, Timing
 
 _ID_BYTES = 11  # 88 bits: of ten million calls, two have the same in one of 10^12 ledgers
 
 
-class Alike(msgspec.Struct):
-    """At least one call of one origin, one model, the same terms, and no cost for the same reason, if it has none: what
-    else is known of them are these columns.
+class Kind(NamedTuple):
+    """What calls have to have in common to be booked together: of their origins all but what calls belong to, for that
+    is in columns; what else is as in a `LoggedCall`. `timed` is whether they have a timing."""
 
-    `digests` name them, and `at` is when each was made. `leaves` has a row for each of `plain.LEAVES`. `reported` is as
-    in a `LoggedCall`, and None where no call has such a figure. `total_ns` is of the timings that all of them have, or
-    none, and `first_token_ns` too.
+    source: str
+    dialect: Dialect
+    provider: str | None
+    trace: str | None
+    stream: bool
+    tier: str | None
+    untimed: str
+    model: str
+    model_asked: str | None = None
+    finish_reason: str | None = None
+    terms: Terms | None = None
+    uncosted: str | None = None
+    timed: bool = False
+
+    @classmethod
+    def of(cls, origin: Origin, model: str, **told: Any) -> Self:
+        """The kind of calls of this origin and model."""
+        return cls(*_shared_by(origin), model, **told)
+
+
+_Shared = tuple[str, Dialect, str | None, str | None, bool, str | None, str]
+_shared_by = cast("Callable[[Origin], _Shared]", attrgetter(*Kind._fields[: Kind._fields.index("model")]))
+
+
+class Alike(msgspec.Struct):
+    """At least one call of one `kind`: what else is known of them are these columns.
+
+    `origin_of` is the place of each call's origin among the `origins`, which differ in what calls belong to. `digests`
+    name the calls, and `at` is when each was made. `leaves` has a row for each of `plain.LEAVES`. `reported` is as in a
+    `LoggedCall`, and None where no call has such a figure. `total_ns` is of the timings that all of them have, or none,
+    and `first_token_ns` too.
     """
 
-    origin: Origin
-    model: str
-    terms: Terms | None
-    uncosted: str | None
+    kind: Kind
+    origins: Sequence[Origin]
+    origin_of: Counts
     digests: Names
     at: Instants
     leaves: Counts
     request_ids: list[str | None]
-    reported: list[Decimal | None] | None
+    reported: list[Decimal | None] | None = None
     total_ns: list[int] | None = None
     first_token_ns: list[int | None] | None = None
 
@@ -56,12 +84,12 @@ class Alike(msgspec.Struct):
         return len(self.at)
 
     def part(self, places: Places) -> Alike:
-        """Those at `places`."""
+        """Those at `places`, and their origins."""
+        origins, origin_of = np.unique(self.origin_of[places], return_inverse=True)
         return Alike(
-            self.origin,
-            self.model,
-            self.terms,
-            self.uncosted,
+            self.kind,
+            chosen(origins, self.origins),
+            origin_of,
             self.digests[places],
             self.at[places],
             np.take(self.leaves, places, axis=1),
@@ -71,37 +99,22 @@ class Alike(msgspec.Struct):
             None if self.first_token_ns is None else chosen(places, self.first_token_ns),
         )
 
-    @classmethod
-    def joined(cls, several: Sequence[Alike]) -> Alike:
-        """All of them, one behind the other, which are like the first. None of them has a `reported`, nor a timing."""
-        first = several[0]
-        if len(several) == 1:
-            return first
-        return cls(
-            first.origin,
-            first.model,
-            first.terms,
-            first.uncosted,
-            np.concatenate([each.digests for each in several]),
-            np.concatenate([each.at for each in several]),
-            np.concatenate([each.leaves for each in several], axis=1),
-            list(chain.from_iterable(each.request_ids for each in several)),
-            None,
-        )
-
     def call(self, place: int) -> LoggedCall:
         """One of them, without its identity."""
+        kind = self.kind
         return LoggedCall(
             "",
             texts_of(stored_instants(self.at[place : place + 1]))[0],
-            self.origin,
-            self.model,
+            self.origins[int(self.origin_of[place])],
+            kind.model,
             tuple(self.leaves[:, place].tolist()),
-            terms=self.terms,
+            terms=kind.terms,
             reported=None if self.reported is None else self.reported[place],
             timing=self._timing(place),
             request_id=self.request_ids[place],
-            uncosted=self.uncosted,
+            model_asked=kind.model_asked,
+            finish_reason=kind.finish_reason,
+            uncosted=kind.uncosted,
         )
 
     def _timing(self, place: int) -> Timing | None:
@@ -112,45 +125,33 @@ class Alike(msgspec.Struct):
 
 def sorted_out(calls: Iterable[LoggedCall]) -> tuple[list[Alike], list[LoggedCall]]:
     """Calls that are alike, together, in the order in which the first of each came; and the others."""
-    together: dict[tuple[int, str, int, str | None, bool], list[LoggedCall]] = {}
+    together: dict[Kind, list[LoggedCall]] = {}
+    found: dict[tuple[object, ...], list[LoggedCall]] = {}
     others: list[LoggedCall] = []
-    same: list[LoggedCall] = []
-    origin: Origin | None = None
-    model, terms, uncosted, untimed = "", None, None, True
     for call in calls:
         if not call.is_plain:
             others.append(call)
             continue
-        # Most are like the one before.
-        if (
-            call.origin is not origin
-            or call.terms is not terms
-            or call.model != model
-            or call.uncosted != uncosted
-            or (call.timing is None) is not untimed
-        ):
-            origin, model, terms, uncosted, untimed = (
-                call.origin,
-                call.model,
-                call.terms,
-                call.uncosted,
-                call.timing is None,
-            )
-            same = together.setdefault((id(origin), model, id(terms), uncosted, untimed), [])
+        is_timed = call.timing is not None
+        told = (call.model, call.model_asked, call.finish_reason, call.terms, call.uncosted, is_timed)
+        # By where the origin is, for it has many fields: all of these live as long as the calls do.
+        same = found.get((id(call.origin), *told))
+        if same is None:
+            same = found[id(call.origin), *told] = together.setdefault(Kind(*_shared_by(call.origin), *told), [])
         same.append(call)
-    return list(map(_alike, together.values())), others
+    return [_alike(kind, same) for kind, same in together.items()], others
 
 
-def _alike(calls: Sequence[LoggedCall]) -> Alike:
-    first = calls[0]
+def _alike(kind: Kind, calls: Sequence[LoggedCall]) -> Alike:
     reported = [call.reported for call in calls]
     timings = [call.timing for call in calls if call.timing is not None]
+    origins = {id(call.origin): call.origin for call in calls}
+    places = {origin: place for place, origin in enumerate(origins)}
     return Alike(
-        first.origin,
-        first.model,
-        first.terms,
-        first.uncosted,
-        names_of(digests(first.origin.source, [call.identity for call in calls])),
+        kind,
+        list(origins.values()),
+        np.array([places[id(call.origin)] for call in calls], dtype=np.int64),
+        names_of(digests(kind.source, [call.identity for call in calls])),
         instants_of([call.at for call in calls]),
         np.array([call.leaves for call in calls], dtype=np.int64).T.copy(),
         [call.request_id for call in calls],

@@ -7,6 +7,7 @@ calls share. Refuses to know: where calls come from, and what the ledger has alr
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace as with_fields
 from datetime import datetime, timedelta
@@ -16,7 +17,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from taximeter.errors import PricingError
-from taximeter.importers.alike import Alike, call_digest
+from taximeter.importers.alike import Alike, Kind, call_digest
 from taximeter.importers.instants import instant_of, text_of
 from taximeter.importers.logged import LoggedCall, Origin
 from taximeter.importers.once import Entry
@@ -49,13 +50,13 @@ class _Shape:
 
 
 @dataclass(slots=True)
-class _Kind:
-    """Calls that are alike but for what they belong to: their shapes, by how many thresholds the prompt exceeds, and
+class _Shapes:
+    """Of calls of one kind: their shapes, by how many thresholds the prompt exceeds, and
     whether it wrote to a cache for nobody knows how long. That is priced by assumption, and a form of such a call says
     so."""
 
     thresholds: Counts
-    shapes: dict[tuple[int, int], list[_Shape]]
+    by_rates: dict[tuple[int, int], list[_Shape]]
 
 
 class Books:
@@ -65,7 +66,7 @@ class Books:
         self._catalog = catalog
         self._tariffs: dict[str, PublishedTariff] = {}
         self._providers: dict[tuple[str | None, str], str | PricingError] = {}
-        self._kinds: dict[tuple[object, ...], _Kind] = {}
+        self._kinds: dict[Kind, _Shapes] = {}
 
     def entry(self, call: LoggedCall) -> Receipt:
         """What to append for a call that is like no other. Never raises: a price that is not known is a reason on the
@@ -74,35 +75,30 @@ class Books:
 
     def entries(self, alike: Alike) -> list[Entry]:
         """The same for calls that are alike."""
-        kind = self._kind(alike)
+        shapes = self._shapes_of(alike)
         inputs = alike.leaves[:_INPUTS].sum(axis=0)
-        exceeded = cast("Counts", np.searchsorted(kind.thresholds, inputs))
+        exceeded = cast("Counts", np.searchsorted(shapes.thresholds, inputs))
         rates = 2 * exceeded + (alike.leaves[_UNKNOWN_WRITES] > 0)
         entries: list[Entry] = []
         # Which of them is first says how the calls go on being in the order of the log.
         for key in dict.fromkeys(rates.tolist()):
             places = np.flatnonzero(rates == key)
             some = alike if len(places) == len(alike) else alike.part(places)
-            entries += self._at_the_same_rates(kind, divmod(key, 2), some)
+            entries += self._at_the_same_rates(shapes.by_rates.setdefault(divmod(key, 2), []), some)
         return entries
 
-    def _kind(self, alike: Alike) -> _Kind:
-        origin = alike.origin
-        key = (
-            *(origin.source, origin.dialect, origin.provider, origin.trace, origin.stream, origin.tier, origin.untimed),
-            *(alike.model, alike.terms, alike.uncosted, alike.total_ns is None),
-        )
-        kind = self._kinds.get(key)
-        if kind is None:
+    def _shapes_of(self, alike: Alike) -> _Shapes:
+        shapes = self._kinds.get(alike.kind)
+        if shapes is None:
             if len(self._kinds) >= _MOST_KEPT:
                 self._kinds.clear()
-            kind = self._kinds[key] = _Kind(np.array(self._thresholds(alike.call(0)), dtype=np.int64), {})
-        return kind
+            thresholds = np.array(self._thresholds(alike.call(0)), dtype=np.int64)
+            shapes = self._kinds[alike.kind] = _Shapes(thresholds, {})
+        return shapes
 
-    def _at_the_same_rates(self, kind: _Kind, key: tuple[int, int], alike: Alike) -> list[Entry]:
+    def _at_the_same_rates(self, shapes: list[_Shape], alike: Alike) -> list[Entry]:
         """Entries of calls that differ in when they were made, and how that changes prices."""
         earliest = alike.at.min()
-        shapes = kind.shapes.setdefault(key, [])
         for shape in shapes:
             if shape.begin <= earliest < shape.end:
                 break
@@ -112,15 +108,17 @@ class Books:
         is_later = alike.at >= shape.end
         if is_later.any():
             then, later = alike.part(np.flatnonzero(~is_later)), alike.part(np.flatnonzero(is_later))
-            return [*self._at_the_same_rates(kind, key, then), *self._at_the_same_rates(kind, key, later)]
-        form = None if shape.form is None else _belonging(shape.form, alike.origin)
-        if form is None:
+            return [*self._at_the_same_rates(shapes, then), *self._at_the_same_rates(shapes, later)]
+        if shape.form is None:
             return self._receipts(alike)
+        forms = _belonging(shape.form, alike.origins)
         is_odd = alike.leaves[shape.unpriced].any(axis=0)
-        if not is_odd.any():
-            return [_calls(form, alike)]
-        odd, others = np.flatnonzero(is_odd), np.flatnonzero(~is_odd)
-        return [*self._receipts(alike.part(odd)), *([_calls(form, alike.part(others))] if len(others) else [])]
+        is_odd |= np.isin(alike.origin_of, [place for place, form in enumerate(forms) if form is None])
+        if is_odd.any():
+            odd, others = np.flatnonzero(is_odd), np.flatnonzero(~is_odd)
+            entries = self._receipts(alike.part(odd))
+            return [*entries, *self._at_the_same_rates(shapes, alike.part(others))] if len(others) else entries
+        return [_calls([form for form in forms if form is not None], alike)]
 
     def _receipts(self, alike: Alike) -> list[Entry]:
         return [self._receipt(alike.call(place), digest) for place, digest in enumerate(texts_of(alike.digests))]
@@ -275,14 +273,18 @@ class Books:
         return tariff
 
 
-def _belonging(form: Form, origin: Origin) -> Form | None:
-    """The form, of calls of that origin; None where columns cannot hold its names."""
-    try:
-        return form.belonging_to(
-            task=origin.task, run=origin.run, session=origin.session, key=origin.key, labels=origin.labels
-        )
-    except ValueError:
-        return None
+def _belonging(form: Form, origins: Sequence[Origin]) -> list[Form | None]:
+    """The form, of calls of each origin; None where columns cannot hold its names."""
+    forms: list[Form | None] = []
+    for each in origins:
+        try:
+            form_of_each = form.belonging_to(
+                task=each.task, run=each.run, session=each.session, key=each.key, labels=each.labels
+            )
+        except ValueError:
+            form_of_each = None
+        forms.append(form_of_each)
+    return forms
 
 
 def _end(at: datetime, timing: Timing) -> datetime:
@@ -297,13 +299,14 @@ def _instant(at: datetime) -> np.datetime64:
     return np.datetime64(text_of(at), "us")
 
 
-def _calls(form: Form, alike: Alike) -> Calls:
+def _calls(forms: Sequence[Form], alike: Alike) -> Calls:
     closed_at = alike.at
     if alike.total_ns is not None:
         ends = alike.at + (np.array(alike.total_ns, dtype=np.int64) // 1_000).astype("timedelta64[us]")
         closed_at = np.where(ends < _FOR_EVER, ends, alike.at)
     return Calls(
-        form=form,
+        forms=forms,
+        form_of=alike.origin_of,
         ids=np.strings.add(b"rcpt_", alike.digests),
         request_ids=np.strings.add(b"req_", alike.digests),
         received_at=alike.at,

@@ -20,14 +20,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
-from taximeter.importers.alike import Alike
+from taximeter.importers.alike import Alike, Kind
 from taximeter.importers.decoding import UNREADABLE, decoded
 from taximeter.importers.instants import stored
 from taximeter.importers.lines import blocks
 from taximeter.importers.logged import LogFile, LoggedCall, Origin, of_two
 from taximeter.importers.strangers import amount, group_name, home_shortened, mapping, text
 from taximeter.importers.usual_lines import MARK, Common, UsualLine, usage_lines
+from taximeter.ledger.calls import chosen
 from taximeter.providers.metering import words
 from taximeter.providers.metering.leaves import read_usage, terms_in
 from taximeter.providers.metering.plain import MessagesUsage, plain_leaves
@@ -96,27 +98,28 @@ def read_whole(path: Path, memory: str, found: FoundFile) -> tuple[list[Alike], 
     origins = _OriginsOfAFile(path, memory)
     named, request_ids, at, leaves = found.columns()
     digests, instants = named.view(f"S{named.shape[1]}").ravel(), at.view("datetime64[us]")
-    together: defaultdict[tuple[int, str, int], list[Alike]] = defaultdict(list)
+    together: defaultdict[tuple[str, Terms | None], list[tuple[Origin, int, int]]] = defaultdict(list)
     begin = 0
     for common, end in found.runs():
         session, folder, branch, agent, sidechain, model, tier, speed, geography = common
         line = _Line(session_id=session, cwd=folder, git_branch=branch, agent_id=agent, is_sidechain=sidechain)
-        origin, terms = origins.of(line), _terms(tier, speed, geography)
-        together[id(origin), model, id(terms)].append(
+        together[model, _terms(tier, speed, geography)].append((origins.of(line), begin, end))
+        begin = end
+    made: list[Alike] = []
+    for (model, terms), runs in together.items():
+        places = np.concatenate([np.arange(begin, end) for _, begin, end in runs])
+        made.append(
             Alike(
-                origin,
-                model,
-                terms,
-                uncosted=None,
-                digests=digests[begin:end],
-                at=instants[begin:end],
-                leaves=leaves[:, begin:end],
-                request_ids=request_ids[begin:end],
-                reported=None,
+                Kind.of(runs[0][0], model, terms=terms),
+                [origin for origin, _, _ in runs],
+                np.repeat(np.arange(len(runs)), [end - begin for _, begin, end in runs]),
+                digests[places],
+                instants[places],
+                np.take(leaves, places, axis=1),
+                chosen(places, request_ids),
             )
         )
-        begin = end
-    return list(map(Alike.joined, together.values())), origins.project or ""
+    return made, origins.project or ""
 
 
 class _OriginsOfAFile:

@@ -69,14 +69,12 @@ class LoggedCall(msgspec.Struct, gc=False):
 
     @property
     def is_plain(self) -> bool:
-        """Whether no more is known than tokens, what they are priced by, and times; what is, only a whole receipt
-        holds."""
+        """Whether columns hold what is known of this call alone: names, tokens, times. What else there is, only a whole
+        receipt holds."""
         return (
             self.leaves is not None
             and self.error is None
-            and self.finish_reason is None
             and (self.timing is None or (self.timing.first_chunk_ns is None and self.timing.total_ns <= LARGEST))
-            and self.model_asked is None
             and self.outcome is Outcome.COMPLETED
         )
 

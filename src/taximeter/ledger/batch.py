@@ -6,18 +6,17 @@ they add to. Owns: that order, and what no row can hold. Refuses to know: what i
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from taximeter.ledger import rows
-from taximeter.ledger.call_columns import CallColumns, Part, Segment
+from taximeter.ledger.call_columns import CallColumns, Part
 from taximeter.ledger.calls import Calls, Counts, texts_of
 from taximeter.ledger.columns import BELONGING_COLUMNS, PHASE_COLUMNS, RECEIPT_COLUMNS, REPORTED_COLUMN
 from taximeter.ledger.forms import Call, Form, derive
@@ -29,7 +28,6 @@ _CANNOT_HOLD = "its names, times or numbers are none that a row can hold"
 _OF_A_CALL = ("id", "request_id", "received_at", "closed_at", "supersedes", "upstream_request_id")
 _NOBODY: Counts = np.empty(0, dtype=np.int64)
 _id_of = itemgetter(Call._fields.index("id"))
-_begin_of = itemgetter(1)  # of a segment
 
 Entry = Call | Calls | Receipt
 
@@ -41,7 +39,7 @@ class Statement:
     one direction."""
 
     numbers: Counts
-    calls: list[tuple[Counts, Calls, Sequence[Segment]]]
+    calls: list[tuple[Counts, Calls]]
     parts: list[tuple[CallColumns, Part]]
     insertion: Insertion | None
 
@@ -77,7 +75,7 @@ class Batch:
     @property
     def joined(self) -> Iterator[Calls]:
         """The same, those together whose forms have one document."""
-        return (some for statement in self.statements for _, some, _ in statement.calls)
+        return (some for statement in self.statements for _, some in statement.calls)
 
     def leave_out(self, upstream_request_ids: Collection[str]) -> list[str]:
         """Take out the calls by these names, as if they had not come: their ids."""
@@ -102,10 +100,8 @@ class Batch:
     def of_numbers(self, numbers: Sequence[int]) -> list[Call]:
         """The calls that go by these numbers, by their ids."""
         found: list[Call] = []
-        for theirs, some, segments in chain.from_iterable(each.calls for each in self.statements) if numbers else ():
-            for place in np.flatnonzero(np.isin(theirs, numbers)).tolist():
-                form, _, _ = segments[bisect_right(segments, place, key=_begin_of) - 1]
-                found.append(some.call(place)._replace(form=form))  # joined, all seem to be of the first
+        for theirs, some in chain.from_iterable(each.calls for each in self.statements) if numbers else ():
+            found += map(some.call, np.flatnonzero(np.isin(theirs, numbers)).tolist())
         return sorted(found, key=_id_of)
 
     def numbers(self) -> Counts:
@@ -139,15 +135,15 @@ class Batch:
         refused: list[int] = []
         first = self._first
         for alike in _of_one_statement(self._calls):
-            ids = np.concatenate([some.ids for _, some, _ in alike])
+            ids = np.concatenate([some.ids for _, some in alike])
             numbers: Counts = np.empty(len(ids), dtype=np.int64)
             numbers[np.argsort(ids, kind="stable")] = np.arange(first, first + len(ids))
             statement = Statement(numbers, [], [], None)
             begin, refused_before = 0, len(refused)
-            for mine, some, segments in alike:
+            for mine, some in alike:
                 theirs = numbers[begin : (begin := begin + len(some))]
-                statement.calls.append((theirs, some, segments))
-                statement.parts += ((mine, part) for part in mine.parts(theirs, some, segments, refused))
+                statement.calls.append((theirs, some))
+                statement.parts += ((mine, part) for part in mine.parts(theirs, some, refused))
             if len(refused) == refused_before:
                 statement.insertion = alike[0][0].insertion(statement.parts)
                 statement.insertion.make_ahead()
@@ -157,23 +153,15 @@ class Batch:
         self._of_all = self._rollup(_NOBODY).tellings()
 
 
-def _of_one_statement(calls: Iterable[Calls]) -> Iterable[list[tuple[CallColumns, Calls, list[Segment]]]]:
-    """Calls whose rows one statement writes: those of forms with one document joined, and which of them belong to the
-    same."""
-    together: defaultdict[tuple[object, ...], list[Calls]] = defaultdict(list)
+def _of_one_statement(calls: Iterable[Calls]) -> Iterable[list[tuple[CallColumns, Calls]]]:
+    """Calls whose rows one statement writes: those of forms with one document joined."""
+    together: defaultdict[tuple[str, int], list[Calls]] = defaultdict(list)
     for some in calls:
-        nothings = tuple([name is None for name in some.form.belongings])
-        together[some.form.digest, len(some.tokens), nothings].append(some)
-    columns: dict[str, CallColumns] = {}
-    alike: defaultdict[tuple[object, ...], list[tuple[CallColumns, Calls, list[Segment]]]] = defaultdict(list)
-    for (_, *shape), each in together.items():
-        form = each[0].form
-        mine = columns.get(form.digest)
-        if mine is None:
-            mine = columns[form.digest] = CallColumns(form)
-        ends = accumulate(map(len, each))
-        segments = [(some.form, end - len(some), end) for some, end in zip(each, ends, strict=True)]
-        alike[mine.shape, *shape].append((mine, Calls.joined(each), segments))
+        together[some.form.digest, len(some.tokens)].append(some)
+    alike: defaultdict[tuple[object, ...], list[tuple[CallColumns, Calls]]] = defaultdict(list)
+    for (_, leaves), each in together.items():
+        mine = CallColumns(each[0].form)
+        alike[mine.shape, leaves].append((mine, Calls.joined(each)))
     return alike.values()
 
 

@@ -41,6 +41,7 @@ _TOO_FINE = -(10**30)  # in the place of what a log says, and what no column can
 
 _STAYS = " ON CONFLICT DO NOTHING"
 
+_CALLS_IN_A_RUN = 4  # for a piece of each run to be less work than a value for each call
 _MOST_IN_A_SUM = 2**62  # of what is added up in 64 bits
 
 _Known = Sequence[int | None]
@@ -54,18 +55,12 @@ def _stored_amount(reported: Decimal | None) -> int | None:
     return _TOO_FINE if picodollars is None else picodollars
 
 
-Segment = tuple[Form, int, int]
-"""Calls that belong to the same: their form, and from which place on and before which they stand."""
-
-
 @dataclass(slots=True)
 class Part:
-    """Calls that rows can hold, of forms with one document, and what their columns hold besides; `times` and `amounts`
-    are empty where the forms have none. In each column of `BELONGING_COLUMNS` either all of them have something, or
-    none."""
+    """Calls that rows can hold, and what their columns hold besides; `times` and `amounts` are empty where the forms
+    have none."""
 
     calls: Calls
-    segments: Sequence[Segment]
     numbers: Counts
     reported: _Known | None
     times: Sequence[_Known]
@@ -133,24 +128,21 @@ class CallColumns:
             behind=_STAYS,
         )
 
-    def parts(self, numbers: Counts, calls: Calls, segments: Sequence[Segment], refused: list[int]) -> Iterator[Part]:
-        """The calls together, if the database can hold all of them; else each that it can hold by itself, and the
-        numbers of the others are `refused`."""
-        part = self._part(numbers, calls, segments)
+    def parts(self, numbers: Counts, calls: Calls, refused: list[int]) -> Iterator[Part]:
+        """The calls together, if the database can hold all of them; else halves of them, and so on. The numbers of
+        those that it cannot even hold by themselves are `refused`."""
+        part = self._part(numbers, calls)
         if part is not None:
             yield part
         elif len(numbers) == 1:
             refused += numbers.tolist()
-        elif len(segments) == 1:
-            alone = [(segments[0][0], 0, 1)]
-            for place in range(len(numbers)):
-                yield from self.parts(numbers[place : place + 1], calls.part([place]), alone, refused)
         else:
-            for form, begin, end in segments:
-                mine = calls.part(np.arange(begin, end))
-                yield from self.parts(numbers[begin:end], mine, [(form, 0, end - begin)], refused)
+            middle = len(numbers) // 2
+            for begin, end in ((0, middle), (middle, len(numbers))):
+                # Not copied: all numbers change together.
+                yield from self.parts(numbers[begin:end], calls.part(np.arange(begin, end)), refused)
 
-    def _part(self, numbers: Counts, calls: Calls, segments: Sequence[Segment]) -> Part | None:
+    def _part(self, numbers: Counts, calls: Calls) -> Part | None:
         """None if the database cannot hold them all."""
         tokens = calls.tokens
         reported = None if calls.reported is None else list(map(_stored_amount, calls.reported))
@@ -182,7 +174,7 @@ class CallColumns:
             ]
             costs = np.add.reduce(amounts)
             amounts += [costs // PICODOLLARS_PER_DOLLAR, costs % PICODOLLARS_PER_DOLLAR]
-        return Part(calls, segments, numbers, reported, times, amounts)
+        return Part(calls, numbers, reported, times, amounts)
 
     def _itls(self, total_ns: Sequence[int], first_ns: _Known, tokens: Counts) -> _Known:
         if self._outputs is None:
@@ -200,14 +192,9 @@ class CallColumns:
         counts = (each.tolist() for each in (*calls.tokens, *part.amounts))
         tokens = [next(counts) for _ in calls.tokens]
         columns: list[Sequence[Any]] = [*names, calls.upstream_request_ids, reported, *tokens, *part.times, *counts]
-        lengths = [end - begin for _, begin, end in part.segments]
-        belongings = [
-            None if values[0] is None else chain.from_iterable(map(repeat, values, lengths))
-            for values in zip(*(form.belongings for form, _, _ in part.segments), strict=True)
-        ]
+        columns += _belongings(calls)
         # What is shared never ends.
-        constants = (*self._constants, form_number)
-        shared = [*belongings, *(None if value is None else repeat(value) for value in constants)]
+        shared = [None if value is None else repeat(value) for value in (*self._constants, form_number)]
         nothings = [column.count(None) for column in columns]
         if any(0 < nothing < count for nothing in nothings):
             filled = (repeat(None) if column is None else column for column in shared)
@@ -223,15 +210,13 @@ class CallColumns:
         received_at = stored_instants(calls.received_at)
         closed_at = received_at if calls.closed_at is calls.received_at else stored_instants(calls.closed_at)
         told = (calls.upstream_request_ids, part.reported)
-        lengths = [end - begin for _, begin, end in part.segments]
-        belongings = zip(*(form.belongings for form, _, _ in part.segments), strict=True)
         return [
             *([(column, count)] for column in (part.numbers, calls.ids, calls.request_ids, received_at, closed_at)),
             *([(None if column is None else tuple(column), count)] for column in told),
             *([(column, count)] for column in calls.tokens),
             *([(tuple(column), count)] for column in part.times),
             *([(column, count)] for column in part.amounts),
-            *(list(zip(values, lengths, strict=True)) for values in belongings),
+            *_belonging_pieces(calls),
             *([(value, count)] for value in self._constants),
         ]
 
@@ -239,7 +224,7 @@ class CallColumns:
         """The sums of those whose numbers are not `missing`, and their keys: for each hour that they were closed in, of
         all that belong to the same."""
         hours = part.calls.closed_at.astype("datetime64[h]").view(np.int64)
-        mine = np.repeat(np.arange(len(part.segments)), [end - begin for _, begin, end in part.segments])
+        mine = part.calls.form_of
         # Most logs are in the order of time, and these places in a row.
         places = np.lexsort((hours, mine))
         if len(missing):
@@ -248,12 +233,10 @@ class CallColumns:
             return
         hours, mine = hours[places], mine[places]
         begins = np.flatnonzero((np.diff(hours, prepend=hours[0]) != 0) | (np.diff(mine, prepend=-1) != 0))
-        keys = [
-            tuple((self._key | dict(zip(BELONGING_COLUMNS, form.belongings, strict=True))).values())
-            for form, _, _ in part.segments
-        ]
-        for segment, (hour, sums) in zip(mine[begins].tolist(), self._sums(part, places, begins), strict=True):
-            yield (hour, *keys[segment]), sums
+        forms = cast("list[int]", mine[begins].tolist())
+        for form, (hour, sums) in zip(forms, self._sums(part, places, begins), strict=True):
+            belongings = dict(zip(BELONGING_COLUMNS, part.calls.forms[form].belongings, strict=True))
+            yield (hour, *(self._key | belongings).values()), sums
 
     def _sums(self, part: Part, places: NDArray[np.intp], begins: NDArray[np.intp]) -> Iterator[tuple[str, Sums]]:
         """Of what is at some places in the columns of a part, from each of `begins` on to the next: the hour of the
@@ -306,3 +289,20 @@ class CallColumns:
             sums.counts["reported"] = len(known)
             if sum(known):
                 sums.picodollars["reported"] = sum(known)
+
+
+def _belongings(calls: Calls) -> list[list[str | None]]:
+    """Each column of what they belong to."""
+    columns = zip(*(form.belongings for form in calls.forms), strict=True)
+    forms = calls.form_of.tolist()
+    return [[values[form] for form in forms] for values in columns]
+
+
+def _belonging_pieces(calls: Calls) -> list[list[Piece]]:
+    """The same as pieces: a value for all that stand in a row, where that makes few pieces."""
+    runs = list(calls.runs)
+    if len(runs) * _CALLS_IN_A_RUN > len(calls):
+        return [[(tuple(column), len(calls))] for column in _belongings(calls)]
+    lengths = [end - begin for _, begin, end in runs]
+    columns = zip(*(form.belongings for form, _, _ in runs), strict=True)
+    return [list(zip(values, lengths, strict=True)) for values in columns]

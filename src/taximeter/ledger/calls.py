@@ -1,14 +1,14 @@
-"""Calls of a form by columns: arrays, so that nothing is done for each of a hundred thousand of them.
+"""Calls of forms with one document by columns: arrays, so that nothing is done for each of a hundred thousand of them.
 
 Owns: the arrays, and what becomes of texts in them. Refuses to know: SQL, prices, and whose log it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -74,11 +74,13 @@ def texts_of(names: Names) -> list[str]:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Calls:
-    """At least one call of a form, by columns: what a `Call` says, for all of them. `tokens` has a row for each of the
+    """At least one call, by columns: what a `Call` says, for all of them. Their `forms` have one document and differ in
+    what calls belong to; `form_of` is the place of each call's form among them. `tokens` has a row for each of the
     form's leaves. `total_ns` and `first_token_ns` are None where the form has no timing, and `reported` where no call
     has such a figure. `closed_at` may be the same array as `received_at`."""
 
-    form: Form
+    forms: Sequence[Form]
+    form_of: Counts
     ids: Names
     request_ids: Names
     received_at: Instants
@@ -92,6 +94,18 @@ class Calls:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def form(self) -> Form:
+        """One of the forms, for all that they have in common."""
+        return self.forms[0]
+
+    @property
+    def runs(self) -> Iterator[tuple[Form, int, int]]:
+        """Calls of the same form that stand in a row: the form, and from which place on and before which they stand."""
+        begins = np.flatnonzero(np.diff(self.form_of, prepend=-1)).tolist()
+        for begin, end in pairwise([*begins, len(self)]):
+            yield self.forms[self.form_of[begin]], begin, end
+
     @classmethod
     def of(cls, form: Form, calls: Sequence[Call]) -> Self:
         """Raises ValueError where arrays cannot hold what one of them says, or it says tokens of other leaves."""
@@ -103,7 +117,8 @@ class Calls:
         except OverflowError as error:
             raise ValueError("so many tokens are no count") from error
         return cls(
-            form=form,
+            forms=(form,),
+            form_of=np.zeros(len(calls), dtype=np.int64),
             ids=names_of(ids),
             request_ids=names_of(request_ids),
             received_at=instants_of(received_at),
@@ -117,14 +132,15 @@ class Calls:
 
     @classmethod
     def joined(cls, several: Sequence[Calls]) -> Calls:
-        """All of them, one behind the other, as if they were of the form of the first."""
-        first = several[0]
+        """All of them, one behind the other: their forms have one document."""
         if len(several) == 1:
-            return first
+            return several[0]
+        befores = accumulate((len(calls.forms) for calls in several), initial=0)
         received_at = np.concatenate([calls.received_at for calls in several])
         is_one_instant = all(calls.closed_at is calls.received_at for calls in several)
         return cls(
-            form=first.form,
+            forms=list(chain.from_iterable(calls.forms for calls in several)),
+            form_of=np.concatenate([calls.form_of + before for calls, before in zip(several, befores, strict=False)]),
             ids=np.concatenate([calls.ids for calls in several]),
             request_ids=np.concatenate([calls.request_ids for calls in several]),
             received_at=received_at,
@@ -140,7 +156,7 @@ class Calls:
         """One of them."""
         received_at, closed_at = texts_of(stored_instants(np.array([self.received_at[place], self.closed_at[place]])))
         return Call(
-            self.form,
+            self.forms[self.form_of[place]],
             self.ids[place].decode(),
             self.request_ids[place].decode(),
             received_at,
@@ -156,7 +172,8 @@ class Calls:
         """Those at `places`."""
         received_at = self.received_at[places]
         return Calls(
-            form=self.form,
+            forms=self.forms,
+            form_of=self.form_of[places],
             ids=self.ids[places],
             request_ids=self.request_ids[places],
             received_at=received_at,

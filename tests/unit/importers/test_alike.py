@@ -21,7 +21,12 @@ from tests.unit.importers.logs import desk
 
 ORIGINS = [
     Origin(source="proxy", dialect=Dialect.UNSAID, provider=provider, session=session, labels=labels)
-    for provider, session, labels in ((None, "s", {}), ("openai", None, {"team": "search"}))
+    for provider, session, labels in (
+        (None, "s", {}),
+        (None, "another", {"team": "search"}),
+        (None, "longer than a column has room for" * 20, {}),
+        ("openai", None, {"team": "search"}),
+    )
 ]
 TERMS = [None, Terms(tier="priority")]
 INSTANTS = st.datetimes(min_value=datetime(2015, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - as hypothesis wants it
@@ -44,6 +49,8 @@ def calls(draw: st.DrawFn) -> list[LoggedCall]:
                 tuple(draw(st.lists(st.integers(0, 2_000_000), min_size=len(LEAVES), max_size=len(LEAVES)))),
                 terms=draw(st.sampled_from(TERMS)),
                 reported=draw(st.none() | st.sampled_from([Decimal("0.02"), Decimal(0)])),
+                model_asked=draw(st.none() | st.just("what was asked for")),
+                finish_reason=draw(st.none() | st.just("stop")),
                 request_id=draw(st.none() | st.just(f"theirs {number}")),
                 timing=None if times is None else reported_timing(*times),
             )
