@@ -39,7 +39,6 @@ class Kind(NamedTuple):
     source: str
     dialect: Dialect
     provider: str | None
-    trace: str | None
     stream: bool
     tier: str | None
     untimed: str
@@ -56,7 +55,7 @@ class Kind(NamedTuple):
         return cls(*_shared_by(origin), model, **told)
 
 
-_Shared = tuple[str, Dialect, str | None, str | None, bool, str | None, str]
+_Shared = tuple[str, Dialect, str | None, bool, str | None, str]
 _shared_by = cast("Callable[[Origin], _Shared]", attrgetter(*Kind._fields[: Kind._fields.index("model")]))
 
 

@@ -138,7 +138,6 @@ class Books:
             session=origin.session,
             tier=origin.tier,
             labels=origin.labels,
-            trace=origin.trace,
             key=origin.key,
         )
         untimed = origin.untimed if timing is None else None

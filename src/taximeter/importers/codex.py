@@ -28,6 +28,7 @@ from taximeter.importers.packed import beginning, opened
 from taximeter.importers.strangers import group_name, home_shortened, mapping, text
 from taximeter.providers.metering import words
 from taximeter.providers.metering.leaves import read_usage
+from taximeter.providers.metering.plain import PlainReader
 from taximeter.records import Dialect, Terms
 
 NAME = "codex"
@@ -79,6 +80,7 @@ class _Line(msgspec.Struct):
     payload: Any = None
 
 
+_plain = PlainReader(words.CODEX)
 _decode = msgspec.json.Decoder(_Line).decode
 _decode_mended = partial(msgspec.convert, type=_Line)
 _remembered = msgspec.json.Decoder(_Memory).decode
@@ -263,12 +265,14 @@ class _Rollout:
 
     def _call(self, identity: str, when: str, usage: Object, *, model: str | None = None) -> LoggedCall:
         now = self._at
+        leaves = _plain.leaves(usage)
         return LoggedCall(
             identity,
             when,
             self._origin_now(),
             model or now.model or "unknown",
-            usage=read_usage(words.CODEX, usage),
+            leaves,
+            usage=read_usage(words.CODEX, usage) if leaves is None else None,
             terms=_terms(now.tier),
             uncosted=None if model or now.model else "the log does not name the model",
         )

@@ -21,6 +21,7 @@ from taximeter.importers.strangers import amount, count, first, group_name, list
 from taximeter.importers.timing import reported_timing
 from taximeter.providers.metering.complaint import complaint
 from taximeter.providers.metering.leaves import word
+from taximeter.providers.metering.plain import MOST_TOKENS
 from taximeter.records import Dialect, Outcome, Terms, Usage
 
 NAME = "langfuse"
@@ -68,6 +69,7 @@ def _call(row: Row, origins: Origins, log: LogFile) -> LoggedCall | None:
         return None
     failed = str(row.get("level") or "").upper() == "ERROR"
     usage = _usage(row)
+    leaves, usage = (usage, None) if isinstance(usage, tuple) else (None, usage)
     first_token = first(row, "completionStartTime", "completion_start_time")
     total_ns = between_ns(start, end)
     if total_ns is None and (latency := amount(row.get("latency"))) is not None:
@@ -87,6 +89,7 @@ def _call(row: Row, origins: Origins, log: LogFile) -> LoggedCall | None:
             untimed=_UNTIMED,
         ),
         model or "unknown",
+        leaves,
         usage=usage,
         terms=None if tier is None else Terms(tier=tier),
         reported=_reported(row),
@@ -97,7 +100,8 @@ def _call(row: Row, origins: Origins, log: LogFile) -> LoggedCall | None:
     )
 
 
-def _usage(row: Row) -> Usage | None:
+def _usage(row: Row) -> tuple[int, ...] | Usage | None:
+    """The leaves, in the order of `plain.LEAVES`, where there is no more to say."""
     said = nested(first(row, "usageDetails", "usage_details", "usage"))
     for name, column in (("input", "promptTokens"), ("output", "completionTokens"), ("total", "totalTokens")):
         if said.get(name) is None and (value := first(row, column, f"{name}Usage", f"{name}_usage")) is not None:
@@ -121,6 +125,9 @@ def _usage(row: Row) -> Usage | None:
             break
     else:
         return Usage.unknown("the observation's counts do not sum to its total", reported=said)
+    plain = (fresh, read, write_5m, write_1h, unknown, written, reasoning)
+    if not audio and not audio_out and min(plain) >= 0 and sum(plain) <= MOST_TOKENS:
+        return plain
     leaves = {
         "input_fresh_tokens": fresh,
         "input_cache_read_tokens": read,

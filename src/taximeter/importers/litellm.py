@@ -21,6 +21,7 @@ from taximeter.importers.timing import reported_timing
 from taximeter.providers.metering import words
 from taximeter.providers.metering.complaint import complaint
 from taximeter.providers.metering.leaves import read_usage, word, word_at
+from taximeter.providers.metering.plain import PlainReader
 from taximeter.records import Dialect, Outcome, Terms
 
 NAME = "litellm"
@@ -35,6 +36,9 @@ _DIALECTS = {
     "embedding": Dialect.OPENAI_EMBEDDINGS,
     "anthropic_messages": Dialect.ANTHROPIC_MESSAGES,
 }
+
+
+_plain = PlainReader(words.LITELLM)
 
 
 def is_mine(entry: Mapping[str, Any]) -> bool:
@@ -62,7 +66,11 @@ def _call(row: Row, origins: Origins, log: LogFile) -> LoggedCall | None:
     metadata = nested(row.get("metadata"))
     failed = "failure" in (metadata.get("status"), row.get("status"))
     usage = _usage(row, metadata)
-    counted = None if failed and not usage.get("total_tokens") else read_usage(words.LITELLM, usage)
+    leaves, counted = _plain.leaves(usage), None
+    if failed and not usage.get("total_tokens"):
+        leaves = None
+    elif leaves is None:
+        counted = read_usage(words.LITELLM, usage)
     total_ns = between_ns(row.get("startTime"), row.get("endTime"))
     tier = word_at(usage, words.LITELLM.tier) or word(metadata.get("service_tier"))
     return LoggedCall(
@@ -70,13 +78,14 @@ def _call(row: Row, origins: Origins, log: LogFile) -> LoggedCall | None:
         at,
         _origin(row, metadata, origins),
         without_seller(text(row.get("model")) or "unknown", text(row.get("custom_llm_provider"))),
+        leaves,
         usage=counted,
         terms=None if tier is None else Terms(tier=tier),
         reported=amount(row.get("spend")),
         timing=reported_timing(total_ns, between_ns(row.get("startTime"), row.get("completionStartTime"))),
         outcome=Outcome.FAILED if failed else Outcome.COMPLETED,
         error=complaint(_error(metadata)) if failed else None,
-        uncosted="a call that failed, of which no usage is known" if counted is None else None,
+        uncosted="a call that failed, of which no usage is known" if leaves is None and counted is None else None,
     )
 
 

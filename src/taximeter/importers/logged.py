@@ -36,7 +36,6 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     task: str | None = None
     key: str | None = None
     labels: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
-    trace: str | None = None
     stream: bool = False
     tier: str | None = None
     untimed: str = "the log has no times of the call"

@@ -25,6 +25,7 @@ from taximeter.importers.timing import reported_timing
 from taximeter.providers.metering import words
 from taximeter.providers.metering.complaint import complaint
 from taximeter.providers.metering.leaves import read_usage, terms_in, word
+from taximeter.providers.metering.plain import PlainReader
 from taximeter.records import Dialect, Outcome, Terms
 
 NAME = "otlp"
@@ -33,6 +34,8 @@ SUFFIXES = (".json", ".jsonl", ".ndjson")
 EDITION = "2"
 
 Attributes = Mapping[str, Any]
+
+_plain, _plain_event = PlainReader(words.OTEL), PlainReader(words.MESSAGES)
 
 _UNTIMED = "the span has no duration"
 _NEWEST = {
@@ -194,7 +197,11 @@ def _span_call(span: _Span, origins: Origins, log: LogFile) -> LoggedCall | None
     total_ns = None if end is None or end < start else end - start
     asked = text(first(said, "gen_ai.request.model", "llm.request.model", "llm.model_name", "ai.model.id"))
     served = text(first(said, "gen_ai.response.model", "llm.response.model")) or asked
-    usage = None if span.failed and not said else read_usage(words.OTEL, _counts(said))
+    leaves, usage = None, None
+    if said or not span.failed:
+        counts = _counts(said)
+        leaves = _plain.leaves(counts)
+        usage = read_usage(words.OTEL, counts) if leaves is None else None
     terms = terms_in(words.OTEL, said)
     return LoggedCall(
         text(first(said, "gen_ai.response.id")) or f"{span.trace} {span.id}",
@@ -204,11 +211,12 @@ def _span_call(span: _Span, origins: Origins, log: LogFile) -> LoggedCall | None
             dialect=Dialect.UNSAID,
             provider=_provider(said),
             session=group_name(first(said, "gen_ai.conversation.id", "session.id")),
-            trace=text(span.trace),
+            run=group_name(span.trace),
             labels={"service": span.resource.get("service.name"), "agent": said.get("gen_ai.agent.name")},
             untimed=_UNTIMED,
         ),
         served or "unknown",
+        leaves,
         usage=usage,
         terms=None if terms == Terms() else terms,
         model_asked=asked,
@@ -244,9 +252,9 @@ def _event_call(
         "cache_creation_input_tokens": count(said.get("cache_creation_tokens")),
         "speed": text(said.get("speed")),
     }
-    terms = terms_in(words.MESSAGES, usage)
+    failed, terms = kind == "api_error", terms_in(words.MESSAGES, usage)
+    leaves = None if failed else _plain_event.leaves(usage)
     milliseconds = amount(said.get("duration_ms"))
-    failed = kind == "api_error"
     sequence = text(str(said.get("event.sequence") or ""))
     return LoggedCall(
         request or f"{session} {at} {sequence} {model} {usage['input_tokens']} {usage['output_tokens']}",
@@ -261,7 +269,8 @@ def _event_call(
             untimed="the event has no duration",
         ),
         model,
-        usage=None if failed else read_usage(words.MESSAGES, usage, model=model),
+        leaves,
+        usage=None if failed or leaves is not None else read_usage(words.MESSAGES, usage, model=model),
         terms=None if terms == Terms() else terms,
         reported=amount(said.get("cost_usd")),
         request_id=request,

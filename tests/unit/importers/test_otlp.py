@@ -133,7 +133,7 @@ def test_all_generations_of_names_say_the_same(desk: Desk, given: dict[str, obje
     assert receipt.timing is not None
     assert receipt.timing.total_ns == 1_500_000_000
     assert receipt.request.labels == {"service": "shop"}
-    assert receipt.request.trace == "5b8efff798038103d269b633813fc60c"
+    assert receipt.request.run == "5b8efff798038103d269b633813fc60c"
 
 
 def test_a_first_chunk_is_not_called_a_first_token(desk: Desk) -> None:
