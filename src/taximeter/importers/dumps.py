@@ -13,7 +13,10 @@ from typing import Any
 _BEGINS = re.compile(rb"\s*COPY\s+[^(;]+\((?P<columns>[^)]*)\)\s+FROM\s+stdin", re.IGNORECASE)
 _DESCRIBES = re.compile(rb"CREATE TABLE\s+[^(;]+\((?P<columns>.*?)\n\);", re.IGNORECASE | re.DOTALL)
 _NAME = re.compile(rb'^\s*(?:"([^"]+)"|(\w+))', re.MULTILINE)
-_IS_DUMP = re.compile(rb"\A[\s-]*PostgreSQL database dump", re.IGNORECASE)
+_SETTING = rb"(?:--|SET |SELECT pg_catalog\.|\\restrict )[^\n]*\n"
+_IS_DUMP = re.compile(
+    rb"\A[\s-]*PostgreSQL database dump|\A(?:" + _SETTING + rb"|\s)*" + _BEGINS.pattern, re.IGNORECASE
+)
 _ENDS = b"\\."
 _NOTHING = b"\\N"
 _ESCAPED = re.compile(rb"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|(.))", re.DOTALL)
@@ -24,7 +27,7 @@ Names = Mapping[str, Any]
 
 def is_a_dump(head: bytes) -> bool:
     """Whether a file that begins so is one."""
-    return _IS_DUMP.match(head) is not None or _BEGINS.match(head) is not None
+    return _IS_DUMP.match(head) is not None
 
 
 def tables_in(head: bytes) -> Iterator[Names]:

@@ -26,7 +26,7 @@ from taximeter.records import Dialect, Outcome, Terms
 
 NAME = "litellm"
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".sql")
-EDITION = "2"
+EDITION = "3"
 
 _UNTIMED = "the row has no times that fit together"
 _DIALECTS = {
@@ -36,6 +36,7 @@ _DIALECTS = {
     "embedding": Dialect.OPENAI_EMBEDDINGS,
     "anthropic_messages": Dialect.ANTHROPIC_MESSAGES,
 }
+_BILLED_BY_OTHER_THINGS = frozenset({"transcription", "speech", "image_generation", "image_edit", "video_generation"})
 
 
 _plain = PlainReader(words.LITELLM)
@@ -65,12 +66,17 @@ def _call(row: Row, origins: Origins, log: LogFile) -> LoggedCall | None:
         return None
     metadata = nested(row.get("metadata"))
     failed = "failure" in (metadata.get("status"), row.get("status"))
-    usage = _usage(row, metadata)
-    leaves, counted = _plain.leaves(usage), None
-    if failed and not usage.get("total_tokens"):
-        leaves = None
-    elif leaves is None:
-        counted = read_usage(words.LITELLM, usage)
+    usage, spent = _usage(row, metadata), amount(row.get("spend"))
+    has_none = not any(usage.get(name) for name in ("prompt_tokens", "completion_tokens", "total_tokens"))
+    # Minutes of sound, pictures and the like: the row has no tokens of them, and they are not free for that.
+    is_other = has_none and (bool(spent) or _kind(row) in _BILLED_BY_OTHER_THINGS)
+    uncosted = None
+    if has_none and failed:
+        uncosted = "a call that failed, of which no usage is known"
+    elif is_other:
+        uncosted = "billed by something else than tokens, of which the log has no count"
+    leaves = _plain.leaves(usage) if uncosted is None else None
+    counted = read_usage(words.LITELLM, usage) if uncosted is None and leaves is None else None
     total_ns = between_ns(row.get("startTime"), row.get("endTime"))
     tier = word_at(usage, words.LITELLM.tier) or word(metadata.get("service_tier"))
     return LoggedCall(
@@ -81,12 +87,18 @@ def _call(row: Row, origins: Origins, log: LogFile) -> LoggedCall | None:
         leaves,
         usage=counted,
         terms=None if tier is None else Terms(tier=tier),
-        reported=amount(row.get("spend")),
+        reported=spent,
         timing=reported_timing(total_ns, between_ns(row.get("startTime"), row.get("completionStartTime"))),
         outcome=Outcome.FAILED if failed else Outcome.COMPLETED,
         error=complaint(_error(metadata)) if failed else None,
-        uncosted="a call that failed, of which no usage is known" if leaves is None and counted is None else None,
+        uncosted=uncosted,
     )
+
+
+def _kind(row: Row) -> str:
+    """What was called, without the letter that says that nobody waited for it."""
+    kind = str(row.get("call_type") or "")
+    return kind if kind == "anthropic_messages" else kind.removeprefix("a")
 
 
 def _usage(row: Row, metadata: Mapping[str, Any]) -> dict[str, object]:
@@ -113,7 +125,7 @@ def _origin(row: Row, metadata: Mapping[str, Any], origins: Origins) -> Origin:
     }
     return origins.of(
         source=NAME,
-        dialect=_DIALECTS.get(str(row.get("call_type") or "").removeprefix("a"), Dialect.UNSAID),
+        dialect=_DIALECTS.get(_kind(row), Dialect.UNSAID),
         provider=seller_called(provider),
         session=group_name(first(row, "session_id")),
         key=group_name(text(metadata.get("user_api_key_alias")) or _short(row.get("api_key"))),

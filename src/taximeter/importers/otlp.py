@@ -20,7 +20,7 @@ from taximeter.importers.logged import LogFile, LoggedCall
 from taximeter.importers.origins import Origins
 from taximeter.importers.rows import rows_of
 from taximeter.importers.sellers import seller_called
-from taximeter.importers.strangers import amount, count, first, group_name, listed, mapping, text
+from taximeter.importers.strangers import amount, count, first, group_name, listed, mapping, nested, text
 from taximeter.importers.timing import reported_timing
 from taximeter.providers.metering import words
 from taximeter.providers.metering.complaint import complaint
@@ -31,7 +31,7 @@ from taximeter.records import Dialect, Outcome, Terms
 NAME = "otlp"
 EVENTS = "claude-code-telemetry"
 SUFFIXES = (".json", ".jsonl", ".ndjson")
-EDITION = "2"
+EDITION = "3"
 
 Attributes = Mapping[str, Any]
 
@@ -56,6 +56,9 @@ _NEWEST = {
     "ai.usage.outputTokens": "gen_ai.usage.output_tokens",
     "ai.usage.cachedInputTokens": "gen_ai.usage.cache_read.input_tokens",
     "ai.usage.reasoningTokens": "gen_ai.usage.reasoning.output_tokens",
+    "ai.usage.inputTokenDetails.cacheReadTokens": "gen_ai.usage.cache_read.input_tokens",
+    "ai.usage.inputTokenDetails.cacheWriteTokens": "gen_ai.usage.cache_write.input_tokens",
+    "ai.usage.outputTokenDetails.reasoningTokens": "gen_ai.usage.reasoning.output_tokens",
     "gen_ai.openai.response.service_tier": "openai.response.service_tier",
 }
 """Older names of the same, those of OpenInference, and those of the AI SDK."""
@@ -70,6 +73,7 @@ _CONTENT = (
     "llm.output",
 )
 _COUNTS = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
+_COUNT_CACHES_APART = ("anthropic", "bedrock")
 _NO_CALLS = frozenset({"invoke_agent", "create_agent", "execute_tool", "invoke_workflow", "retrieval"})
 _DETAILS = frozenset({"gen_ai.client.inference.operation.details", "gen_ai.client.operation.details"})
 _CLAUDE_CODE = "claude_code."
@@ -221,7 +225,7 @@ def _span_call(span: _Span, origins: Origins, log: LogFile) -> LoggedCall | None
         terms=None if terms == Terms() else terms,
         model_asked=asked,
         reported=amount(first(said, "gen_ai.usage.cost", "llm.cost.total", "gen_ai.cost.total_cost")),
-        timing=reported_timing(total_ns, first_chunk_ns=_seconds(said.get("gen_ai.response.time_to_first_chunk"))),
+        timing=reported_timing(total_ns, first_chunk_ns=_first_chunk_ns(said)),
         outcome=Outcome.COMPLETED if span.failed is None else Outcome.FAILED,
         error=complaint(span.failed),
         finish_reason=_finish_reason(said),
@@ -287,7 +291,30 @@ def _counts(said: Attributes) -> dict[str, object]:
     }
     # Embeddings have no answer, and many leave out what is none.
     counts.setdefault("gen_ai.usage.output_tokens", 0 if "gen_ai.usage.input_tokens" in counts else None)
-    return counts
+    return counts | _apart_from_caches(said)
+
+
+def _apart_from_caches(said: Attributes) -> dict[str, object]:
+    """The counts that the AI SDK before version 6 had of models whose provider counts cached tokens apart: its input is
+    without them, and what was written stands only in the provider's own words. Nothing for all other calls."""
+    provider = text(said.get("ai.model.provider")) or ""
+    fresh = count(first(said, "ai.usage.inputTokens", "ai.usage.promptTokens"))
+    if fresh is None or not any(name in provider for name in _COUNT_CACHES_APART):
+        return {}
+    if any(name.startswith("ai.usage.inputTokenDetails.") for name in said):
+        return {}
+    own = nested(said.get("ai.response.providerMetadata"))
+    words = nested(first(own, "anthropic", "bedrock"))
+    usage = nested(words.get("usage"))
+    read = count(said.get("ai.usage.cachedInputTokens"))
+    if read is None:
+        read = count(first(words, "cacheReadInputTokens")) or count(first(usage, "cacheReadInputTokens")) or 0
+    written = count(first(words, "cacheCreationInputTokens")) or count(first(usage, "cacheWriteInputTokens")) or 0
+    return {
+        "gen_ai.usage.input_tokens": fresh + read + written,
+        "gen_ai.usage.cache_read.input_tokens": read,
+        "gen_ai.usage.cache_write.input_tokens": written,
+    }
 
 
 def _provider(said: Attributes) -> str | None:
@@ -300,9 +327,13 @@ def _finish_reason(said: Attributes) -> str | None:
     return word(next(iter(listed(reasons)), reasons))
 
 
-def _seconds(value: object) -> int | None:
-    seconds = amount(value)
-    return None if seconds is None else int(seconds * 10**9)
+def _first_chunk_ns(said: Attributes) -> int | None:
+    seconds, milliseconds = (
+        amount(said.get(name)) for name in ("gen_ai.response.time_to_first_chunk", "ai.response.msToFirstChunk")
+    )
+    if seconds is not None:
+        return int(seconds * 10**9)
+    return None if milliseconds is None else int(milliseconds * 10**6)
 
 
 def _scopes(message: Mapping[str, Any], *names: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 _NAMES = {
+    "amazon-bedrock": "aws",
     "amazon_bedrock": "aws",
+    "amazon_bedrock_converse": "aws",
     "aws.bedrock": "aws",
+    "aws_bedrock": "aws",
+    "azure-openai": "azure",
     "bedrock": "aws",
     "az.ai.openai": "azure",
     "azure.ai.inference": "azure",
@@ -23,7 +27,10 @@ _NAMES = {
     "moonshot": "moonshotai",
     "moonshot_ai": "moonshotai",
     "together_ai": "together",
+    "togetherai": "together",
+    "vertex": "google",
     "vertex_ai": "google",
+    "vertexai": "google",
     "voyage": "voyageai",
     "x_ai": "x-ai",
     "xai": "x-ai",

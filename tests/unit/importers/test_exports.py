@@ -115,6 +115,38 @@ def test_litellms_failed_calls_are_failed(desk: Desk) -> None:
     assert receipt.error == "Timeout: after 600 s"
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"call_type": "atranscription", "model": "whisper-1", "spend": 0.006},
+        {"call_type": "aimage_generation", "spend": 0},
+        {"call_type": "call_mcp_tool", "spend": 0.01},
+    ],
+)
+def test_what_is_not_billed_by_tokens_is_not_free(desk: Desk, given: dict[str, Any]) -> None:
+    """Minutes of sound and pictures have rows without tokens: nothing is known of them, which is not nothing."""
+    none = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    desk.write("spend.json", json.dumps([spend("r1", **none, metadata={}, **given)]))
+    desk.run()
+    receipt = desk.receipts()[0]
+    assert receipt.cost is None
+    assert receipt.usage is None
+    assert "something else than tokens" in (receipt.uncosted_reason or "")
+    assert receipt.outcome is Outcome.COMPLETED
+
+
+@pytest.mark.parametrize("head", ["", "SET client_encoding = 'UTF8';\n", "--\n-- PostgreSQL database dump\n--\n\n"])
+def test_a_dump_is_known_whatever_is_set_before_its_tables(desk: Desk, head: str) -> None:
+    columns = ["request_id", "call_type", "spend", "startTime", "endTime", "model", "total_tokens"]
+    columns += ["prompt_tokens", "completion_tokens", "metadata"]
+    row = [json.dumps(value) if isinstance(value, dict) else str(value) for value in map(spend("r1").get, columns)]
+    named = ", ".join(name if name.islower() else f'"{name}"' for name in columns)
+    table = f'COPY public."LiteLLM_SpendLogs" ({named}) FROM stdin;\n' + "\t".join(row) + "\n\\.\n"
+    desk.write("dump.sql", (head + table).encode())
+    desk.run()
+    assert desk.tokens() == 11_000
+
+
 def observation(name: str, **more: Any) -> dict[str, Any]:
     """A generation of Langfuse's."""
     return {

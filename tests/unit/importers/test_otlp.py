@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
@@ -134,6 +135,45 @@ def test_all_generations_of_names_say_the_same(desk: Desk, given: dict[str, obje
     assert receipt.timing.total_ns == 1_500_000_000
     assert receipt.request.labels == {"service": "shop"}
     assert receipt.request.run == "5b8efff798038103d269b633813fc60c"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {  # version 5: the input is without what was cached, and what was written stands in the provider's own words
+            "ai__usage__inputTokens": 3,
+            "ai__usage__cachedInputTokens": 2_000,
+            "ai__response__providerMetadata": '{"anthropic":{"cacheCreationInputTokens":12304}}',
+            "gen_ai__usage__input_tokens": 3,
+        },
+        {  # version 4
+            "ai__usage__promptTokens": 3,
+            "ai__response__providerMetadata": json.dumps(
+                {"anthropic": {"cacheCreationInputTokens": 12_304, "cacheReadInputTokens": 2_000}}
+            ),
+            "gen_ai__usage__input_tokens": 3,
+        },
+        {  # version 6: all of it
+            "ai__usage__inputTokens": 14_307,
+            "ai__usage__cachedInputTokens": 2_000,
+            "ai__usage__inputTokenDetails__noCacheTokens": 3,
+            "ai__usage__inputTokenDetails__cacheReadTokens": 2_000,
+            "ai__usage__inputTokenDetails__cacheWriteTokens": 12_304,
+            "ai__response__providerMetadata": '{"anthropic":{"cacheCreationInputTokens":12304}}',
+            "gen_ai__usage__input_tokens": 14_307,
+        },
+    ],
+)
+def test_what_an_sdk_calls_input_has_cached_tokens_in_it_since_its_version_six(
+    desk: Desk, given: dict[str, object]
+) -> None:
+    said = {"ai__model__provider": "anthropic.messages", "ai__model__id": "opus-card", "ai__usage__outputTokens": 550}
+    desk.write("t.json", trace(span("a", **said, **given, gen_ai__usage__output_tokens=550)))
+    desk.run()
+    used = desk.receipts()[0].usage
+    assert used is not None
+    assert (used.input_fresh_tokens, used.input_cache_read_tokens, used.output_tokens) == (3, 2_000, 550)
+    assert desk.total() == (3 * 5 + 2_000 * Decimal("0.5") + 12_304 * Decimal("6.25") + 550 * 25) / Decimal(1_000_000)
 
 
 def test_a_first_chunk_is_not_called_a_first_token(desk: Desk) -> None:
