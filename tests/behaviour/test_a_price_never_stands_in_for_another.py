@@ -4,13 +4,14 @@ The package with the data answers each of these with a standard price and no war
 """
 
 from datetime import UTC, datetime
+from decimal import Decimal
 
 import pytest
 
 from taximeter.errors import PricingError
 from taximeter.pricing import charge
 from taximeter.pricing.catalog import Catalog
-from taximeter.records import Rate
+from taximeter.records import Basis, Rate
 from tests.price_card import CHECKED_AT, cost, usage
 
 CATALOG = Catalog.load()
@@ -24,14 +25,23 @@ def test_the_wires_word_for_a_batch_is_understood():
 
 
 @pytest.mark.parametrize("tier", ["batch", "priority"])
-def test_a_tier_has_no_price_before_its_date(tier: str):
-    """The data knows OpenAI's tiers from October 2026 on. Before that they are unknown, not standard."""
-    early = datetime(2026, 9, 1, tzinfo=UTC)
-    with pytest.raises(PricingError, match=f"no known price for the tier '{tier}' on 2026-09-01") as refused:
-        CATALOG.price_list("openai/gpt-5", at=early, tier=tier, input_tokens=1)
+def test_a_tier_has_no_price_before_its_date_where_prices_were_others(tier: str):
+    """The data knows OpenAI's tiers from October 2026 on. What they cost at an older price is unknown, not standard."""
+    early = datetime(2026, 8, 20, tzinfo=UTC)
+    with pytest.raises(PricingError, match=f"no known price for the tier '{tier}' on 2026-08-20") as refused:
+        CATALOG.price_list("openai/gpt-5.6-sol", at=early, tier=tier, input_tokens=1)
     assert refused.value.hint is not None
     assert "priced then: standard, flex;" in refused.value.hint
     assert "overlay" in refused.value.hint
+
+
+@pytest.mark.parametrize(("tier", "times"), [("batch", "0.5"), ("priority", "2")])
+def test_a_tier_before_its_date_is_at_best_assumed(tier: str, times: str):
+    """Where the standard price was the same, the tier's is assumed to have been, too; it is never the standard one."""
+    used, early = usage(fresh=5_000, text=800), datetime(2026, 9, 1, tzinfo=UTC)
+    found = cost(CATALOG, "openai/gpt-5", used, tier=tier, at=early)
+    assert found.total == cost(CATALOG, "openai/gpt-5", used, tier="standard", at=early).total * Decimal(times)
+    assert found.basis is Basis.ASSUMED
 
 
 @pytest.mark.parametrize("tier", ["auto", "scale", "us", "batch,fast", "fast+batch"])

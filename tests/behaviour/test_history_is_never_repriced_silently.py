@@ -198,7 +198,7 @@ def test_the_sums_are_those_of_the_receipts(drawn: list[tuple[str, int, int]], c
     from taximeter.pricing.overlay import Overlay  # noqa: PLC0415
 
     listed = Overlay.parse(f'[[price]]\nmodel = "card/opus-5"\n{price}', name="other")
-    repricer, repricing = Repricer(Catalog(listed, Overlay([])), {"card": "card"}), Repricing()
+    repricer, repricing = Repricer(Catalog(listed, Overlay([]), Overlay([])), {"card": "card"}), Repricing()
     receipts = [
         paid(model, usage(fresh=fresh, text=text))
         if model != "no-such"

@@ -1,12 +1,13 @@
 """Finds the price of a model at an instant.
 
-Owns: the order of the sources (the user's overlay, then the published data, then the few entries shipped with this
-package), the names models go by, and the refusal to guess. Refuses to know: what was used, and what time it is.
+Owns: the order of the sources (the user's overlay, what is known to be wrong in the published data, the data, what they
+lack), the names models go by, and the refusal to guess. Refuses to know: what was used, and what time it is.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 from datetime import date, datetime
@@ -21,7 +22,10 @@ from taximeter.pricing.published import Listing
 from taximeter.records import EXACT, PriceList, weakest
 
 _BUILTIN = "builtin_prices.toml"
+_CORRECTED = "corrected_prices.toml"
 _MOST_KNOWN = 1_000
+_BEDROCKS = re.compile(r"(?:bedrock/)?(?:[a-z-]+\.)?[a-z0-9]+\.[a-z]")  # us.anthropic.claude-opus-5
+_RESELLERS = frozenset({"azure", "openrouter"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +43,12 @@ class _Found:
 
 
 class Catalog:
-    """Dated prices from three sources, of which the first that has one wins."""
+    """Dated prices from several sources, of which the first that has one wins."""
 
-    def __init__(self, overlay: Overlay, builtin: Overlay) -> None:
+    def __init__(self, overlay: Overlay, builtin: Overlay, corrected: Overlay) -> None:
         self._overlay = overlay
         self._builtin = builtin
-        self._thresholds = overlay.thresholds() | builtin.thresholds()
+        self._corrected = corrected
         # To find a name again takes as long as to charge a request, and to find its prices again longer.
         self._known: dict[str, _Found] = {}
         self._quoted: dict[tuple[str, str, int], PriceList] = {}  # by model, tier, and number of thresholds exceeded
@@ -58,10 +62,10 @@ class Catalog:
         somebody meant to apply are never left out quietly. With `problems` they are left out, and what is wrong with
         single ones is added there.
         """
-        builtin = files("taximeter.pricing").joinpath(_BUILTIN).read_text(encoding="utf-8")
         return cls(
             Overlay([]) if overlay is None or not overlay.exists() else Overlay.load(overlay, problems),
-            Overlay.parse(builtin, name=_BUILTIN),
+            _shipped(_BUILTIN),
+            _shipped(_CORRECTED),
         )
 
     def overlaid(self) -> list[str]:
@@ -127,15 +131,23 @@ class Catalog:
             entry, period = self._overlay.select(found.names, tier, at)
             if entry is not None:
                 return self._apply(entry, period, found, at, tier, input_tokens)
+        entry, uncorrected = self._corrected.select(found.names, tier, at)
+        period = period.within(uncorrected)
+        if entry is not None:
+            return self._apply(entry, period, found, at, tier, input_tokens)
         if found.listing is not None:
             prices = published.price_list(found.listing, at=at, tier=tier, input_tokens=input_tokens)
             if prices is not None:
                 return _limited(prices, period)
             period = period.within(published.unpriced(found.listing, at=at, tier=tier))
         entry, builtin_period = self._builtin.select(found.names, tier, at)
-        if entry is None:
+        period = period.within(builtin_period)
+        if entry is not None:
+            return self._apply(entry, period, found, at, tier, input_tokens)
+        if found.listing is None or self._corrected.select(found.names, "standard", at)[0] is not None:
             return None
-        return self._apply(entry, builtin_period.within(period), found, at, tier, input_tokens)
+        prices = published.backdated(found.listing, at=at, tier=tier, input_tokens=input_tokens)
+        return None if prices is None else _limited(prices, period)
 
     def _apply(
         self, entry: OverlayPrice, period: Period, found: _Found, at: datetime, tier: str, input_tokens: int
@@ -209,11 +221,11 @@ class Catalog:
         if listing is None and full_name not in self._written():
             return None
         # An alias may have an entry of its own in the overlay, so it stays among the names.
-        return _Found(
-            names=_distinct(full_name, *([] if listing is None else [listing.name])),
-            listing=listing,
-            thresholds=tuple(sorted(self._thresholds | (set() if listing is None else published.thresholds(listing)))),
-        )
+        names = _distinct(full_name, *([] if listing is None else [listing.name]))
+        thresholds = set[int]() if listing is None else published.thresholds(listing)
+        for written in (self._overlay, self._corrected, self._builtin):
+            thresholds |= written.thresholds(names)
+        return _Found(names=names, listing=listing, thresholds=tuple(sorted(thresholds)))
 
     def _owner(self, model: str, asked: str) -> str | None:
         """The provider of a model that was named without one; None where nobody has it."""
@@ -222,6 +234,8 @@ class Catalog:
         owners = list(dict.fromkeys(name.partition("/")[0] for name in names))
         if not owners:
             return None
+        if len(owners) > 1 and not any(name in self._overlay.models() for name in written):
+            owners = _narrowed(owners, asked)
         if len(owners) > 1:
             raise PricingError(
                 f"{model!r} could be the model of {len(owners)} providers",
@@ -231,7 +245,7 @@ class Catalog:
 
     def _written(self) -> list[str]:
         """Every model with an entry in a file."""
-        return self._overlay.models() + self._builtin.models()
+        return self._overlay.models() + self._corrected.models() + self._builtin.models()
 
     def _unknown(self, model: str) -> PricingError:
         asked = model.strip().lower()
@@ -257,9 +271,24 @@ class Catalog:
             self._overlay.tiers(found.names, at),
             [] if found.listing is None else published.tiers(found.listing, at),
             self._builtin.tiers(found.names, at),
+            [] if found.listing is None else published.backdated_tiers(found.listing, at),
         )
         tiers = dict.fromkeys(tier for tiers in sources for tier in tiers)
         return [tier for tier in tiers if self._quote(found, at, tier, 0, overlaid=True) is not None]
+
+
+def _shipped(name: str) -> Overlay:
+    """The entries of a file of this package."""
+    return Overlay.parse(files("taximeter.pricing").joinpath(name).read_text(encoding="utf-8"), name=name)
+
+
+def _narrowed(owners: list[str], asked: str) -> list[str]:
+    """Of the providers that sell a model of this name, those who can be meant: only Bedrock calls a model by its
+    maker's name and a full stop, and who resells everybody's models is meant only by name."""
+    if _BEDROCKS.match(asked) and "aws" in owners:
+        return ["aws"]
+    makers = [owner for owner in owners if owner not in _RESELLERS]
+    return makers if len(makers) == 1 else owners
 
 
 def _distinct(*names: str) -> tuple[str, ...]:

@@ -142,9 +142,10 @@ class Overlay:
         """Every model that has an entry of its own, once."""
         return list(dict.fromkeys(entry.model for entry in self._entries if not entry.model.endswith("/*")))
 
-    def thresholds(self) -> set[int]:
-        """The lengths of prompts beyond which some entry has other rates."""
-        return {above for entry in self._entries for above, _ in entry.contexts}
+    def thresholds(self, names: Sequence[str]) -> set[int]:
+        """The lengths of prompts beyond which some entry for a model known under `names` has other rates."""
+        known = {name.lower() for name in names}
+        return {above for entry in self._entries if entry.model in known for above, _ in entry.contexts}
 
     def written(self) -> list[str]:
         """Every model as it is written there, once."""

@@ -8,7 +8,7 @@ at that date is None, where the package itself would quietly fall back to the st
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from importlib.metadata import version
@@ -31,7 +31,7 @@ from genai_prices.types import (
 )
 
 from taximeter.pricing.periods import Period, midnight, period_around
-from taximeter.records import PriceList, Rate
+from taximeter.records import Basis, PriceList, Rate
 
 SOURCE = f"genai-prices {version('genai-prices')}"
 
@@ -158,6 +158,49 @@ def price_list(entry: Listing, *, at: datetime, tier: str, input_tokens: int) ->
 def unpriced(entry: Listing, *, at: datetime, tier: str) -> Period:
     """The period around `at` in which the data have no price for that tier, where they have none at `at`."""
     return period_around(at, lambda instant: _pieces(entry, instant, tier) is None, _boundaries(entry.info, at))
+
+
+def backdated(entry: Listing, *, at: datetime, tier: str, input_tokens: int) -> PriceList | None:
+    """What a tier is assumed to have cost before the first day that the data know it: what it costs then, if the
+    standard price was the same already. Most tiers are dated from the day on which somebody entered them; those who
+    were served in one before were, all the same. None where the standard price has changed since, or is not known."""
+    first = _first_priced(entry, tier)
+    if first is None or not _is_before(entry, at, first):
+        return None
+    prices = price_list(entry, at=first, tier=tier, input_tokens=input_tokens)
+    if prices is None:
+        return None
+    period = period_around(at, lambda instant: _is_before(entry, instant, first), [*_boundaries(entry.info, at), first])
+    return replace(
+        prices,
+        source=f"{SOURCE}, which knows this tier from {first:%Y-%m-%d} on",
+        valid_from=period.start,
+        valid_until=period.end,
+        basis=Basis.ASSUMED,
+    )
+
+
+def backdated_tiers(entry: Listing, at: datetime) -> list[str]:
+    """The tiers that `backdated` has a price for at `at`."""
+    first = {tier: _first_priced(entry, tier) for tier in _TIER_CONTEXTS}
+    return [tier for tier, day in first.items() if day is not None and _is_before(entry, at, day)]
+
+
+def _first_priced(entry: Listing, tier: str) -> datetime | None:
+    """The instant from which on the data price a tier, None where they always did, or never do."""
+    dated = [
+        each.constraint
+        for each in entry.info.price_variants or ()
+        if entry.own and each.when in _TIER_CONTEXTS.get(tier, ())
+    ]
+    days = [each.start_date for each in dated if isinstance(each, StartDateConstraint)]
+    return midnight(min(days)) if days and len(days) == len(dated) else None
+
+
+def _is_before(entry: Listing, at: datetime, first: datetime) -> bool:
+    """Whether `at` lies before `first`, and the standard price was the same."""
+    standard = _standard(entry.info, at)
+    return at < first and standard is not None and standard == _standard(entry.info, first)
 
 
 def thresholds(entry: Listing) -> set[int]:

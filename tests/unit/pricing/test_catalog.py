@@ -129,6 +129,77 @@ def test_what_ships_with_the_package_fills_gaps_only():
 
 
 @pytest.mark.parametrize(
+    ("model", "tier", "day", "read", "out"),
+    [
+        ("openai/gpt-5", "batch", 1, "0.0625", "5"),
+        ("openai/gpt-5", "priority", 1, "0.25", "20"),
+        ("openai/gpt-4o-mini", "batch", 1, "0.075", "0.30"),
+        ("google/gemini-2.5-pro", "batch", 1, "0.125", "5"),
+    ],
+)
+def test_a_tier_is_assumed_to_have_cost_before_its_entry_what_it_costs_then(
+    model: str, tier: str, day: int, read: str, out: str
+):
+    """The data date tiers from when somebody entered them; a batch of a year ago had half the price, too."""
+    at = datetime(2025, 10, day, tzinfo=UTC)
+    prices = CATALOG.price_list(model, at=at, tier=tier, input_tokens=1)
+    found = [prices.rate(unit) for unit in ("input_cache_read_tokens", "output_text_tokens")]
+    assert [rate and rate.amount * 1_000_000 / rate.per for rate in found] == [Decimal(read), Decimal(out)]
+    assert prices.basis is Basis.ASSUMED
+    assert prices.valid_until is not None
+    assert "which knows this tier from 2026-10-" in prices.source
+    assert tier in CATALOG.tiers(model, at)
+    assert CATALOG.price_list(model, at=prices.valid_until, tier=tier, input_tokens=1).basis is Basis.REPORTED
+
+
+def test_a_tier_is_not_assumed_where_the_standard_price_was_another():
+    """GPT-5.6 Sol became cheaper on 21 August 2026: what priority cost before is not known."""
+    before, after = datetime(2026, 8, 20, tzinfo=UTC), datetime(2026, 8, 21, tzinfo=UTC)
+    assert "priority" in CATALOG.tiers("openai/gpt-5.6-sol", after)
+    assert "priority" not in CATALOG.tiers("openai/gpt-5.6-sol", before)
+    with pytest.raises(PricingError, match="no known price for the tier 'priority'"):
+        CATALOG.price_list("openai/gpt-5.6-sol", at=before, tier="priority", input_tokens=1)
+    # What is wrong in the data says nothing of its tiers.
+    assert CATALOG.tiers("openai/o3", datetime(2025, 5, 1, tzinfo=UTC)) == ["standard", "flex"]
+
+
+def test_what_is_wrong_in_the_data_is_put_right():
+    """Sonnet 4's long prompts cost twice; o3's cached input fell with all its other prices."""
+    august = datetime(2025, 8, 12, tzinfo=UTC)
+    for model in ("claude-sonnet-4-20250514", "anthropic/claude-sonnet-4-0"):
+        assert fresh(CATALOG.price_list(model, at=august, input_tokens=200_000)) == 3
+        assert fresh(CATALOG.price_list(model, at=august, input_tokens=200_001)) == 6
+        assert fresh(CATALOG.price_list(model, at=august, tier="batch", input_tokens=200_001)) == 3
+    before = august - timedelta(microseconds=1)
+    earlier = CATALOG.price_list("claude-sonnet-4-0", at=before, input_tokens=200_001)
+    assert (fresh(earlier), earlier.valid_until) == (3, august)
+    for day, read in ((9, Decimal("2.50")), (10, Decimal("0.50"))):
+        rate = CATALOG.price_list("openai/o3", at=datetime(2025, 6, day, tzinfo=UTC), input_tokens=1).rate(
+            "input_cache_read_tokens"
+        )
+        assert rate is not None
+        assert rate.amount * 1_000_000 / rate.per == read
+
+
+def test_what_was_put_right_is_beneath_the_overlay(tmp_path: Path):
+    """A contract's factor is on the price that is right, and its own price beats both."""
+    at = datetime(2025, 9, 1, tzinfo=UTC)
+    factor = overlaid(tmp_path, '[[price]]\nmodel = "anthropic/*"\ntimes_standard = "0.9"\n')
+    assert fresh(factor.price_list("claude-sonnet-4-0", at=at, input_tokens=200_001)) == Decimal("5.4")
+    own = overlaid(tmp_path, '[[price]]\nmodel = "anthropic/claude-sonnet-4-0"\ninput_fresh_per_million_usd = "2"\n')
+    assert fresh(own.price_list("claude-sonnet-4-0", at=at, input_tokens=200_001)) == 2
+
+
+def test_modes_and_tiers_that_are_gone_have_their_prices():
+    """Opus 4.6 was six times as fast a spender; embeddings in a batch cost half."""
+    at = datetime(2026, 2, 10, tzinfo=UTC)
+    assert fresh(CATALOG.price_list("claude-opus-4-6", at=at, tier="fast", input_tokens=200_000)) == 30
+    assert fresh(CATALOG.price_list("claude-opus-4-6", at=at, tier="fast", input_tokens=200_001)) == 60
+    embedded = CATALOG.price_list("openai/text-embedding-3-small", at=at, tier="batch", input_tokens=1)
+    assert fresh(embedded) == Decimal("0.01")
+
+
+@pytest.mark.parametrize(
     ("asked", "hint"),
     [
         ("anthropic/claude-sonet-5-5", "did you mean anthropic/claude-sonnet-5-5"),
@@ -155,6 +226,22 @@ def test_a_name_that_several_sell_needs_a_provider(tmp_path: Path):
     catalog = overlaid(tmp_path, '[[price]]\nmodel = "home/gpt-4o"\ninput_fresh_per_million_usd = 1\n')
     with pytest.raises(PricingError, match="2 providers"):
         catalog.resolve("gpt-4o")
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", "aws"),
+        ("anthropic.claude-3-5-sonnet-20240620-v1:0", "aws"),
+        ("bedrock/eu.anthropic.claude-sonnet-4-5-20250929-v1:0", "aws"),
+        ("text-embedding-3-small", "openai"),
+        ("claude-sonnet-4-5-20250929", "anthropic"),
+        ("gpt-5.4", "openai"),
+    ],
+)
+def test_a_name_that_only_one_can_mean_needs_none(asked: str, meant: str):
+    """Only Bedrock writes a maker and a full stop; Azure and OpenRouter sell others' models under their names."""
+    assert CATALOG.resolve(asked).partition("/")[0] == meant
 
 
 def test_an_instant_has_a_time_zone_and_a_prompt_a_length():
