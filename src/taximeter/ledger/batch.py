@@ -17,11 +17,12 @@ import numpy as np
 
 from taximeter.ledger import rows
 from taximeter.ledger.call_columns import CallColumns, Part
+from taximeter.ledger.call_sums import tellings
 from taximeter.ledger.calls import Calls, Counts, texts_of
 from taximeter.ledger.columns import BELONGING_COLUMNS, PHASE_COLUMNS, RECEIPT_COLUMNS, REPORTED_COLUMN
 from taximeter.ledger.forms import Call, Form, derive
 from taximeter.ledger.native_rows import Insertion
-from taximeter.ledger.rollups import Rollup, Telling
+from taximeter.ledger.rollups import Telling
 from taximeter.records import Receipt
 
 _CANNOT_HOLD = "its names, times or numbers are none that a row can hold"
@@ -110,15 +111,12 @@ class Batch:
 
     def tellings(self, missing: Counts = _NOBODY) -> list[Telling]:
         """What the calls whose numbers are not `missing` add to the sums."""
-        return self._of_all if not len(missing) else self._rollup(missing).tellings()
+        return self._of_all if not len(missing) else self._tellings(missing)
 
-    def _rollup(self, missing: Counts) -> Rollup:
-        rollup = Rollup()
-        for statement in self.statements:
-            for mine, part in statement.parts:
-                for key, sums in mine.sums(part, missing):
-                    rollup.add_sums(key, sums)
-        return rollup
+    def _tellings(self, missing: Counts) -> list[Telling]:
+        parts = chain.from_iterable(statement.parts for statement in self.statements)
+        added = (mine.sums(part, missing) for mine, part in parts)
+        return tellings([each for each in added if each is not None])
 
     def _together(self, form: Form, calls: Sequence[Call]) -> list[Calls]:
         """By columns, those that these can hold."""
@@ -150,7 +148,7 @@ class Batch:
             self.statements.append(statement)
             first += len(ids)
         self.refused = [*self._never, *((call.id, _CANNOT_HOLD) for call in self.of_numbers(refused))]
-        self._of_all = self._rollup(_NOBODY).tellings()
+        self._of_all = self._tellings(_NOBODY)
 
 
 def _of_one_statement(calls: Iterable[Calls]) -> Iterable[list[tuple[CallColumns, Calls]]]:

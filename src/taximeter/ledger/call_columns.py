@@ -13,10 +13,10 @@ from itertools import chain, repeat
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from taximeter.ledger import rows
-from taximeter.ledger.calls import Calls, Counts, chosen, stored_instants, texts_of
+from taximeter.ledger.call_sums import Amount, KeyedSums, SumColumns, amount_of
+from taximeter.ledger.calls import Calls, Counts, stored_instants, texts_of
 from taximeter.ledger.columns import (
     BELONGING_COLUMNS,
     BUCKET_COLUMNS,
@@ -31,9 +31,9 @@ from taximeter.ledger.columns import (
 from taximeter.ledger.database import Session
 from taximeter.ledger.forms import Form
 from taximeter.ledger.native_rows import Insertion, Piece
-from taximeter.ledger.rollups import Key, Sums, hour_of
+from taximeter.ledger.rollups import Key
 from taximeter.ledger.sparse import Pattern, insert, inserting
-from taximeter.records import PICODOLLARS_PER_DOLLAR, Basis, Usage, gap_ns
+from taximeter.records import Basis, Usage
 
 _OF_A_FORM = ("outcome", "model", "served_by", "usage_basis", "cost_basis")
 _OF_A_TIMING = ("total_ns", "upstream_ns", "first_token_ns", "itl_ns")
@@ -41,10 +41,8 @@ _TOO_FINE = -(10**30)  # in the place of what a log says, and what no column can
 
 _STAYS = " ON CONFLICT DO NOTHING"
 
+_UNKNOWN = -(2**63)  # in the place of a number that there is none of
 _CALLS_IN_A_RUN = 4  # for a piece of each run to be less work than a value for each call
-_MOST_IN_A_SUM = 2**62  # of what is added up in 64 bits
-
-_Known = Sequence[int | None]
 
 
 def _stored_amount(reported: Decimal | None) -> int | None:
@@ -57,13 +55,13 @@ def _stored_amount(reported: Decimal | None) -> int | None:
 
 @dataclass(slots=True)
 class Part:
-    """Calls that rows can hold, and what their columns hold besides; `times` and `amounts` are empty where the forms
-    have none."""
+    """Calls that rows can hold, and what their columns hold besides, `_UNKNOWN` where that is nothing; `times` and
+    `amounts` are empty where the forms have none."""
 
     calls: Calls
     numbers: Counts
-    reported: _Known | None
-    times: Sequence[_Known]
+    reported: Counts | None
+    times: Sequence[Counts]
     amounts: Sequence[Counts]
 
 
@@ -146,22 +144,22 @@ class CallColumns:
         """None if the database cannot hold them all."""
         tokens = calls.tokens
         reported = None if calls.reported is None else list(map(_stored_amount, calls.reported))
-        if (
-            len(tokens) != len(self._leaves)
-            or tokens.min() < 0
-            or tokens.max() > rows.LARGEST
-            or (reported is not None and _TOO_FINE in reported)
-        ):
+        if len(tokens) != len(self._leaves) or tokens.min() < 0 or tokens.max() > rows.LARGEST:
             return None
-        times: Sequence[_Known] = ()
+        if reported is not None and _TOO_FINE in reported:
+            return None
+        times: Sequence[Counts] = ()
         if self._timed:
             total_ns = [each for each in calls.total_ns or () if each is not None]
-            first_ns = calls.first_token_ns or [None] * len(numbers)
             if len(total_ns) < len(numbers) or min(total_ns) < 0 or max(total_ns) > rows.LARGEST:
                 return None
-            if not all(first is None or 0 <= first <= total for first, total in zip(first_ns, total_ns, strict=True)):
+            firsts_ns = calls.first_token_ns or [None] * len(numbers)
+            if not all(each is None or 0 <= each <= rows.LARGEST for each in firsts_ns):
                 return None
-            times = (total_ns, total_ns, first_ns, self._itls(total_ns, first_ns, tokens))
+            total, first = np.array(total_ns, dtype=np.int64), _known(firsts_ns)
+            if (first > total).any():
+                return None
+            times = (total, total, first, self._itls(total, first, tokens))
         elif calls.total_ns is not None or calls.first_token_ns is not None:
             return None
         amounts: list[Counts] = []
@@ -172,26 +170,35 @@ class CallColumns:
             amounts = [
                 column * rate if column.any() else column for rate, column in zip(self._rates, tokens, strict=True)
             ]
-            costs = np.add.reduce(amounts)
-            amounts += [costs // PICODOLLARS_PER_DOLLAR, costs % PICODOLLARS_PER_DOLLAR]
-        return Part(calls, numbers, reported, times, amounts)
+            amounts += amount_of(cast("Counts", np.add.reduce(amounts)))
+        return Part(calls, numbers, None if reported is None else _known(reported), times, amounts)
 
-    def _itls(self, total_ns: Sequence[int], first_ns: _Known, tokens: Counts) -> _Known:
+    def _itls(self, total_ns: Counts, first_ns: Counts, tokens: Counts) -> Counts:
+        """As `records.gap_ns`, of all of them: numbers as small as these are whole in 64 bits of a float."""
         if self._outputs is None:
-            return [None] * len(total_ns)
-        outputs = tokens[self._outputs].sum(axis=0).tolist()
-        return list(map(gap_ns, total_ns, first_ns, outputs))
+            return np.full(len(total_ns), _UNKNOWN)
+        outputs = tokens[self._outputs].sum(axis=0)
+        is_known = (first_ns != _UNKNOWN) & (outputs >= 2)
+        gaps = np.rint(np.where(is_known, total_ns - first_ns, 0) / np.where(is_known, outputs - 1, 1))
+        return np.where(is_known, gaps.astype(np.int64), _UNKNOWN)
 
     def rows(self, part: Part, form_number: int) -> tuple[Pattern | None, Iterable[rows.Row]]:
         """What `insert` takes: rows of what there is, and in which columns there is nothing; or rows of all columns,
         where some of the calls have something in one and others have not."""
         calls, count = part.calls, len(part.numbers)
-        reported = [None] * count if part.reported is None else part.reported
+        reported = [None] * count if part.reported is None else _told(part.reported)
         received_at, closed_at = (texts_of(stored_instants(each)) for each in (calls.received_at, calls.closed_at))
         names = (part.numbers.tolist(), texts_of(calls.ids), texts_of(calls.request_ids), received_at, closed_at)
         counts = (each.tolist() for each in (*calls.tokens, *part.amounts))
         tokens = [next(counts) for _ in calls.tokens]
-        columns: list[Sequence[Any]] = [*names, calls.upstream_request_ids, reported, *tokens, *part.times, *counts]
+        columns: list[Sequence[Any]] = [
+            *names,
+            calls.upstream_request_ids,
+            reported,
+            *tokens,
+            *map(_told, part.times),
+            *counts,
+        ]
         columns += _belongings(calls)
         # What is shared never ends.
         shared = [None if value is None else repeat(value) for value in (*self._constants, form_number)]
@@ -209,86 +216,76 @@ class CallColumns:
         calls, count = part.calls, len(part.numbers)
         received_at = stored_instants(calls.received_at)
         closed_at = received_at if calls.closed_at is calls.received_at else stored_instants(calls.closed_at)
-        told = (calls.upstream_request_ids, part.reported)
         return [
             *([(column, count)] for column in (part.numbers, calls.ids, calls.request_ids, received_at, closed_at)),
-            *([(None if column is None else tuple(column), count)] for column in told),
+            [(tuple(calls.upstream_request_ids), count)],
+            [_piece(part.reported, count)],
             *([(column, count)] for column in calls.tokens),
-            *([(tuple(column), count)] for column in part.times),
+            *([_piece(column, count)] for column in part.times),
             *([(column, count)] for column in part.amounts),
             *_belonging_pieces(calls),
             *([(value, count)] for value in self._constants),
         ]
 
-    def sums(self, part: Part, missing: Counts) -> Iterator[tuple[Key, Sums]]:
-        """The sums of those whose numbers are not `missing`, and their keys: for each hour that they were closed in, of
-        all that belong to the same."""
-        hours = part.calls.closed_at.astype("datetime64[h]").view(np.int64)
-        mine = part.calls.form_of
-        # Most logs are in the order of time, and these places in a row.
-        places = np.lexsort((hours, mine))
+    def sums(self, part: Part, missing: Counts) -> KeyedSums | None:
+        """What those whose numbers are not `missing` add to the sums, one by one; None where these are all."""
+        calls, form_of = part.calls, part.calls.form_of
+        added, hours = self._added(part), calls.closed_at.astype("datetime64[h]").view(np.int64)
         if len(missing):
-            places = places[~np.isin(part.numbers[places], missing)]
-        if not len(places):
-            return
-        hours, mine = hours[places], mine[places]
-        begins = np.flatnonzero((np.diff(hours, prepend=hours[0]) != 0) | (np.diff(mine, prepend=-1) != 0))
-        forms = cast("list[int]", mine[begins].tolist())
-        for form, (hour, sums) in zip(forms, self._sums(part, places, begins), strict=True):
-            belongings = dict(zip(BELONGING_COLUMNS, part.calls.forms[form].belongings, strict=True))
-            yield (hour, *(self._key | belongings).values()), sums
+            places = np.flatnonzero(~np.isin(part.numbers, missing))
+            if not len(places):
+                return None
+            added, hours, form_of = added.at(places), hours[places], form_of[places]
+        belongings = (zip(BELONGING_COLUMNS, form.belongings, strict=True) for form in calls.forms)
+        keys: list[Key] = [(None, *(self._key | dict(each)).values()) for each in belongings]
+        return KeyedSums(added, hours, keys, form_of, uncounted=bool(self._unknown))
 
-    def _sums(self, part: Part, places: NDArray[np.intp], begins: NDArray[np.intp]) -> Iterator[tuple[str, Sums]]:
-        """Of what is at some places in the columns of a part, from each of `begins` on to the next: the hour of the
-        first of them, and their sums."""
-        calls = part.calls
-        ends = cast("list[int]", [*begins[1:].tolist(), len(places)])
-        tokens = np.take(calls.tokens, places, axis=1)
-        if int(tokens.max(initial=0)) * len(places) > _MOST_IN_A_SUM:
-            tokens = tokens.astype(object)
-        counted = cast("list[list[int]]", np.add.reduceat(tokens, begins, axis=1).T.tolist())
-        first_at = np.minimum.reduceat(calls.received_at[places], begins)
-        last_at = np.maximum.reduceat(calls.closed_at[places], begins)
-        spans = zip(texts_of(stored_instants(first_at)), texts_of(stored_instants(last_at)), strict=True)
-        for counts, (first, last), begin, end in zip(counted, spans, begins.tolist(), ends, strict=True):
-            count = end - begin
-            sums = Sums({"receipts": count}, {}, 0, first, last)
-            sums.counts |= {leaf: number for leaf, number in zip(self._leaves, counts, strict=True) if number}
-            if self._unknown:
-                sums.uncounted = count
-                for name in self._unknown:
-                    sums.counts[name] = count
-            if self._rates is None:
-                sums.counts["unpriced"] = count
-            else:
-                costs = {
-                    leaf: rate * number
-                    for leaf, rate, number in zip(self._leaves, self._rates, counts, strict=True)
-                    if rate * number
-                }
-                if costs:
-                    sums.picodollars = {**costs, "cost": sum(costs.values())}
-            if part.times or part.reported is not None:
-                self._add_told(sums, part, places[begin:end].tolist())
-            yield hour_of(last), sums
-
-    def _add_told(self, sums: Sums, part: Part, places: Sequence[int]) -> None:
-        """What a log may say besides tokens."""
-        count = len(places)
+    def _added(self, part: Part) -> SumColumns:
+        """What each of the calls adds."""
+        calls, one = part.calls, np.ones(len(part.numbers), dtype=np.int64)
+        counts = {
+            "receipts": one,
+            **dict(zip(self._leaves, calls.tokens, strict=True)),
+            **dict.fromkeys(self._unknown, one),
+        }
+        amounts: dict[str, Amount] = {}
+        if self._rates is None:
+            counts["unpriced"] = one
+        else:
+            *by_leaf, dollars, rest = part.amounts
+            amounts = {leaf: amount_of(each) for leaf, each in zip(self._leaves, by_leaf, strict=True)}
+            amounts["cost"] = dollars, rest
         if part.times:
-            total, _, first, itl = (chosen(places, column) for column in part.times)
-            total_ns = sum(filter(None, total))
-            sums.counts |= {"timed": count, "total_ns": total_ns, "upstream_ns": total_ns}
-            sums.counts["first_token_ns"] = sum(filter(None, first))
-            sums.counts |= {"first_tokens": count - first.count(None), "itls": count - itl.count(None)}
-            for name in [name for name, number in sums.counts.items() if not number]:
-                del sums.counts[name]
-        reported = [] if part.reported is None else chosen(places, part.reported)
-        known = [picodollars for picodollars in reported if picodollars is not None]
-        if known:
-            sums.counts["reported"] = len(known)
-            if sum(known):
-                sums.picodollars["reported"] = sum(known)
+            total, _, first, itl = part.times
+            is_first, is_itl = first != _UNKNOWN, itl != _UNKNOWN
+            counts |= {
+                "timed": one,
+                "total_ns": total,
+                "upstream_ns": total,
+                "first_token_ns": np.where(is_first, first, 0),
+            }
+            counts |= {"first_tokens": is_first.astype(np.int64), "itls": is_itl.astype(np.int64)}
+        if part.reported is not None:
+            is_known = part.reported != _UNKNOWN
+            counts["reported"] = is_known.astype(np.int64)
+            amounts["reported"] = amount_of(np.where(is_known, part.reported, 0))
+        return SumColumns(counts, amounts, calls.received_at, calls.closed_at)
+
+
+def _known(column: Iterable[int | None]) -> Counts:
+    return np.array([_UNKNOWN if each is None else each for each in column], dtype=np.int64)
+
+
+def _told(column: Counts) -> list[int | None]:
+    """The same as Python has it."""
+    return [None if each == _UNKNOWN else each for each in column.tolist()]
+
+
+def _piece(column: Counts | None, count: int) -> Piece:
+    """The same as a piece of a column."""
+    if column is None or not (is_unknown := column == _UNKNOWN).any():
+        return column, count
+    return None if is_unknown.all() else tuple(_told(column)), count
 
 
 def _belongings(calls: Calls) -> list[list[str | None]]:
@@ -300,9 +297,10 @@ def _belongings(calls: Calls) -> list[list[str | None]]:
 
 def _belonging_pieces(calls: Calls) -> list[list[Piece]]:
     """The same as pieces: a value for all that stand in a row, where that makes few pieces."""
-    runs = list(calls.runs)
-    if len(runs) * _CALLS_IN_A_RUN > len(calls):
+    begins = calls.runs
+    if len(begins) * _CALLS_IN_A_RUN > len(calls):
         return [[(tuple(column), len(calls))] for column in _belongings(calls)]
-    lengths = [end - begin for _, begin, end in runs]
-    columns = zip(*(form.belongings for form, _, _ in runs), strict=True)
+    lengths = cast("list[int]", np.diff(begins, append=len(calls)).tolist())
+    forms = cast("list[int]", calls.form_of[begins].tolist())
+    columns = zip(*(calls.forms[form].belongings for form in forms), strict=True)
     return [list(zip(values, lengths, strict=True)) for values in columns]

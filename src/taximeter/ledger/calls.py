@@ -5,10 +5,10 @@ Owns: the arrays, and what becomes of texts in them. Refuses to know: SQL, price
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -100,11 +100,9 @@ class Calls:
         return self.forms[0]
 
     @property
-    def runs(self) -> Iterator[tuple[Form, int, int]]:
-        """Calls of the same form that stand in a row: the form, and from which place on and before which they stand."""
-        begins = np.flatnonzero(np.diff(self.form_of, prepend=-1)).tolist()
-        for begin, end in pairwise([*begins, len(self)]):
-            yield self.forms[self.form_of[begin]], begin, end
+    def runs(self) -> Counts:
+        """Where calls begin that have the same form and stand in a row."""
+        return np.flatnonzero(np.diff(self.form_of, prepend=-1))
 
     @classmethod
     def of(cls, form: Form, calls: Sequence[Call]) -> Self:

@@ -92,17 +92,13 @@ class Rollup:
 
     def add(self, row: Row) -> None:
         """A receipt is written."""
-        self.add_sums(_key(row), _sums(row))
+        key = _key(row)
+        self._hours[key].add(_sums(row))
+        self._hours_of.update((kind, name, str(key[0])) for kind, name in groups_of(key))
 
     def take(self, row: Row) -> None:
         """A receipt is corrected, and counts no longer. When a group began and ended stays as it was."""
         self._hours[_key(row)].add(_sums(row), -1)
-
-    def add_sums(self, key: Key, sums: Sums) -> None:
-        """Receipts are written that have all of `key` in common."""
-        self._hours[key].add(sums)
-        hour = str(key[0])
-        self._hours_of.update((kind, name, hour) for kind, name in groups_of(key))
 
     def write(self, session: Session) -> None:
         """Tell the database."""
@@ -121,8 +117,8 @@ class Rollup:
         return [
             *_of_usage(("usage_by_hour", "hour"), HOUR_KEYS, self._hours),
             *_of_usage(("usage_by_day", "day"), DAY_KEYS, days),
-            (_ADD_TO_GROUP, [(*group, *sums.row()) for group, sums in sorted(groups.items())]),
-            (_ADD_HOUR, sorted(self._hours_of)),
+            (ADD_TO_GROUP, [(*group, *sums.row()) for group, sums in sorted(groups.items())]),
+            (ADD_HOUR, sorted(self._hours_of)),
         ]
 
 
@@ -140,7 +136,7 @@ def _of_usage(table: tuple[str, str], keys: Sequence[str], added: Mapping[Key, S
             (key[0], digest(key), *values, *numbers, sums.first_at, sums.last_at)
         )
     for (also, names), rows in told.items():
-        yield _adding_to_usage(table, also, names), sorted(rows)
+        yield adding_to_usage(table, also, names), sorted(rows)
 
 
 def digest(key: Key) -> str:
@@ -169,7 +165,12 @@ def hour_of(instant: str) -> str:
 
 def _day(key: Key) -> Key:
     """What an hour's row is in the sums of its day."""
-    return (f"{str(key[0])[:10]} 00:00:00.000000", *key[1:_RUN_PLACE], *key[_RUN_PLACE + 1 :])
+    return (f"{str(key[0])[:10]} 00:00:00.000000", *without_run(key)[1:])
+
+
+def without_run(key: Key) -> Key:
+    """What is left of it in the sums of a day."""
+    return (*key[:_RUN_PLACE], *key[_RUN_PLACE + 1 :])
 
 
 _RUN_PLACE = 1 + HOUR_KEYS.index("run")
@@ -289,12 +290,13 @@ _SECONDS = frozenset(rest for _, rest in HOUR_AMOUNTS.values())
 
 
 @cache
-def _adding_to_usage(table: tuple[str, str], also: tuple[str, ...], names: tuple[str, ...]) -> str:
-    """Only of what is there: most of the columns are for few receipts (and see `sparse`)."""
+def adding_to_usage(table: tuple[str, str], also: tuple[str, ...], names: tuple[str, ...]) -> str:
+    """The statement that adds a row to a table of usage: its hour or day, its digest, what of the key is there, the
+    sums `names` and the span. Only of what is there: most of the columns are for few receipts (and see `sparse`)."""
     counts = [name for name in names if name not in _PAIRS and name not in _SECONDS]
     amounts = [_PAIRS[name] for name in names if name in _PAIRS]
     return _adding(table[0], (table[1], "digest"), counts, amounts, also=also)
 
 
-_ADD_TO_GROUP = _adding("group_totals", GROUP_KEYS, GROUP_COUNTS, [MONEY_COLUMNS])
-_ADD_HOUR = "INSERT INTO group_hours (kind, name, hour) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+ADD_TO_GROUP = _adding("group_totals", GROUP_KEYS, GROUP_COUNTS, [MONEY_COLUMNS])
+ADD_HOUR = "INSERT INTO group_hours (kind, name, hour) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
