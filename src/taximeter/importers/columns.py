@@ -139,6 +139,9 @@ class _Table:
         failed = error is not None or word not in _GOOD
         name = cell("id")
         tier = text(cell("tier"))
+        cost = amount(cell("cost"))
+        if cost is None and text(cell("cost")) is not None:
+            log.note("a cost that is no number")
         return LoggedCall(
             str(name) if name is not None else _digest(row),
             at,
@@ -147,7 +150,7 @@ class _Table:
             leaves,
             usage=usage,
             terms=None if tier is None else _terms(tier),
-            reported=amount(cell("cost")),
+            reported=cost,
             timing=_timing(cells) if self._has_times else None,
             outcome=Outcome.FAILED if failed else Outcome.COMPLETED,
             error=complaint(error or word) if failed else None,

@@ -24,6 +24,8 @@ _MOST_DOLLARS = Decimal(10**9)
 _MANY_DIGITS = 20
 _MOST_PYTHON_CHARACTERS = 1 << 20
 _PICODOLLAR = Decimal(1).scaleb(-12)
+_DECIMAL_COMMA = re.compile(r"0?,\d+|\d{1,3}(\.\d{3})*,(\d{1,2}|\d{4,})|\d{1,3}(\.\d{3})+,\d+")
+"""A number as much of Europe writes it. One comma with three digits behind it may part thousands: that is none."""
 
 
 def group_name(value: object) -> str | None:
@@ -56,8 +58,11 @@ def amount(value: object) -> Decimal | None:
     floats made of their sums, and mean no more than that many digits."""
     if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
         return None
+    said = str(value).strip().lstrip("$")
+    if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(said):
+        said = said.replace(".", "").replace(",", ".")
     try:
-        dollars = Decimal(str(value).strip().lstrip("$"))
+        dollars = Decimal(said)
     except InvalidOperation:
         return None
     if not dollars.is_finite() or not 0 <= dollars <= _MOST_DOLLARS:

@@ -309,6 +309,21 @@ def test_any_table_is_read_by_a_map_of_its_columns(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "meant"),
+    [("0,0056", "0.0056"), ("0,005", "0.005"), ("1,5", "1.5"), ("1.234,50", "1234.50"), ("1,234", None), ("n/a", None)],
+)
+def test_a_cost_may_have_a_decimal_comma(desk: Desk, written: str, meant: str | None) -> None:
+    """Where it cannot be a comma between thousands; what is no number is said, and not nothing."""
+    columns = desk.folder / "map.toml"
+    columns.write_text(MAP)
+    desk.write("calls.csv", f"when;model;in;out;price\n2026-10-29 12:00:00;g5-card;100;10;{written}\n".encode())
+    summary = desk.run(columns=columns)
+    (receipt,) = desk.receipts()
+    assert receipt.cost_reported == (None if meant is None else Decimal(meant))
+    assert summary.notes["a cost that is no number"] == (meant is None)
+
+
+@pytest.mark.parametrize(
     "wrong", ["columns = 3", '[columns]\ntime = "t"', 'source = "x"\n[columns]\ntime = "t"\nmodle = "m"']
 )
 def test_a_map_that_is_not_understood_says_so(desk: Desk, wrong: str) -> None:
