@@ -62,8 +62,8 @@ class Costs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFigures:
-    """Tasks that finished in one period. `per_success` is what all of them cost, failures too, for each that succeeded;
-    None where none did, or nobody said so. To the picodollar, since it is a quotient."""
+    """Tasks that finished in one period. `per_success` is what all of them cost, failures too, for each that succeeded
+    and of whose cost anything is known; None where none did, or nobody said so. To the picodollar: it is a quotient."""
 
     finished: Costs = field(default_factory=Costs)
     succeeded: Costs = field(default_factory=Costs)
@@ -72,9 +72,10 @@ class TaskFigures:
 
     @property
     def per_success(self) -> Decimal | None:
-        if self.succeeded.n == 0:
+        # A success without receipts, or none of whose receipts has a cost, would make the others cheaper than they are.
+        if self.succeeded.priced == 0:
             return None
-        return _divided(exact_sum([self.succeeded.cost, self.failed.cost]), self.succeeded.n)
+        return _divided(exact_sum([self.succeeded.cost, self.failed.cost]), self.succeeded.priced)
 
 
 def figures_of(lives: Iterable[TaskLife]) -> TaskFigures:

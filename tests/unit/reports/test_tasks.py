@@ -42,6 +42,15 @@ def test_median_p90_and_the_price_of_a_success() -> None:
     assert tasks.per_success == Decimal(55) / 8
 
 
+def test_a_success_that_nobody_knows_the_cost_of_makes_no_other_one_cheaper() -> None:
+    """A name with a typo, or a log that is still to be imported: no receipts. And one whose receipts have no price."""
+    receipts = [a_receipt(days_ago(1), dollars="6", task="a"), a_receipt(days_ago(1), dollars=None, task="b")]
+    ends = [ended(name, days_ago(0.5)) for name in ("a", "b", "typo")]
+    tasks = ask(receipts, ends=ends).tasks
+    assert (tasks.succeeded.n, tasks.succeeded.priced, tasks.per_success) == (3, 1, Decimal(6))
+    assert ask([], ends=[ended("typo", days_ago(0.5))]).tasks.per_success is None
+
+
 def test_a_task_costs_all_of_its_receipts_in_the_period_it_finished_in() -> None:
     """Begun last week and finished in this one: this week's row has this week's dollars, and the task its whole cost.
     In last week's report it did not finish."""
