@@ -249,6 +249,13 @@ def test_a_report_that_is_not_divided_has_one_sum() -> None:
     assert one(undivided).causes == {Cause.NO_RECEIPTS: Decimal("1.5")}
 
 
+def test_tokens_of_no_model_have_no_price_and_no_other_tier() -> None:
+    """A usage report that is divided by nothing cannot be priced: that is the reason, and nothing else is suspected."""
+    found = one(page(bucket(used_row(None))), paid())
+    assert (found.theirs, found.causes) == (0, {Cause.UNPRICED: -6})
+    assert list(found.unpriced_rows.values()) == [1]
+
+
 def test_pages_are_one_report() -> None:
     """In one file or several, a list or a line each; a page that comes twice counts once, a missing one is told."""
     first, second = page(bucket(used_row()), has_more=True), page(bucket(used_row(), day=DAY + timedelta(days=1)))
@@ -316,6 +323,9 @@ def test_openais_reports() -> None:
         for item, value in items
     ]
     assert one(openai_page(*costs), receipt).causes == {}
+    searched = {"object": "organization.costs.result", "amount": {"value": "0.03", "currency": "usd"}}
+    found = one(openai_page(*costs, {**searched, "line_item": "web search tool calls"}), receipt)
+    assert found.causes == {Cause.NOT_TOKENS: Decimal("0.03")}
     costs[2]["amount"] = {"value": 0.1 + 0.4 + 1e-17, "currency": "usd"}
     assert set(one(openai_page(*costs), receipt).causes) <= {Cause.ROUNDING}
 

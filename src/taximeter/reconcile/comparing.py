@@ -230,6 +230,13 @@ class _Comparison:
             cost = surcharge(cost, unit=place.unit, factor=place.factor, basis=place.basis)
         return cost.total
 
+    def _has_price(self, bucket: Bucket, row: Row) -> bool:
+        try:
+            self._prices(bucket, row)
+        except PricingError:
+            return False
+        return True
+
     def _prices(self, bucket: Bucket, row: Row) -> PriceList:
         if row.model is None:
             raise PricingError("tokens of no model have no price: ask for the report by model")
@@ -272,6 +279,8 @@ class _Comparison:
             rest.take(Cause.ROUNDING)
         elif any(more.values()) and self._worth(bucket, rows, more) == 0:
             rest.take(Cause.UNPRICED)  # for what is more there is no price
+        elif not all(self._has_price(bucket, row) for row in rows):
+            rest.take(Cause.UNPRICED)  # theirs is without these rows
         else:
             rest.take(Cause.OTHER_TIER)
 

@@ -237,9 +237,10 @@ def _openai_cost(row: Object) -> Row:
         raise ValueError(f"an amount has the value {value!r}")
     number = _bounded(Decimal(0 if value is None else value), "value")
     item = _word(row.get("line_item"))
-    model, _, what = (item or "").partition(",")
+    model, comma, what = (item or "").strip().partition(",")
+    is_model = bool(comma) or " " not in model  # `gpt-5-2025-08-07, cached input`, but `web search tool calls`
     return Row(
-        model=model.strip() or None,
+        model=model.strip() or None if is_model else None,
         of=what.strip() or item,
         tier=None,
         amount=number,
