@@ -33,7 +33,7 @@ from taximeter.records import Dialect, Terms
 
 NAME = "codex"
 SUFFIXES = (".jsonl",)
-EDITION = "1"
+EDITION = "2"
 
 _MARK = re.compile(
     rb'"type"\s*:\s*"(?:token_count|turn_context|session_meta|token_usage_record|compacted|thread_settings_applied)"'
@@ -54,6 +54,7 @@ class _Told(msgspec.Struct):
     model: str | None
     usage: dict[str, Any]
     thread: dict[str, Any] | None
+    tier: str | None = None
 
 
 class _Memory(msgspec.Struct, omit_defaults=True):
@@ -152,7 +153,7 @@ class _Rollout:
             return self._take_marker(text(payload.get("compaction_response_id")))
         elif kind == "event_msg" and payload.get("type") == "thread_settings_applied":
             settings = mapping(payload.get("thread_settings")) or {}
-            now.tier = text(settings.get("service_tier")) or now.tier
+            now.tier = text(settings.get("service_tier"))  # all settings as they are now: none of it is the usual tier
         elif kind == "event_msg" and payload.get("type") == "token_count":
             info = mapping(payload.get("info"))
             return None if info is None else self._take_count(payload, info, at)
@@ -180,8 +181,9 @@ class _Rollout:
             last = None if totals is None else _difference(totals, before)
         if last is None or not any(last.get(name) for name in _COUNTS):
             return None
+        tier = text(info.get("service_tier")) or text(payload.get("service_tier"))
         if advanced:
-            self._count_told(last, totals)
+            tier = self._count_told(last, totals) or tier
         model = text(info.get("model")) or text(payload.get("model"))
         now.model = model or now.model
         when = stored(at)
@@ -189,7 +191,7 @@ class _Rollout:
             self._log.note("a line without a time")
             return None
         sign = " ".join(str(count) for count in (*(_counts(totals) if totals else [when]), *_counts(last)))
-        return self._call(self._identity(sign, when), when, last)
+        return self._call(self._identity(sign, when), when, last, tier=tier)
 
     def _take_record(self, payload: Object, at: object) -> LoggedCall | None:
         """A call with its response's id. Most are told again as a count, and counted there; compactions are not."""
@@ -198,7 +200,8 @@ class _Rollout:
         if response is None or usage is None or when is None or not any(usage.get(name) for name in _COUNTS):
             return None
         now = self._at
-        told = _Told(when, text(payload.get("model")), usage, mapping(payload.get("thread_token_usage")))
+        thread, tier = mapping(payload.get("thread_token_usage")), text(payload.get("service_tier"))
+        told = _Told(when, text(payload.get("model")), usage, thread, tier)
         if response in now.compacted:
             return self._call_told(response, told)
         self._latest_told = response
@@ -217,17 +220,19 @@ class _Rollout:
         return None if told is None else self._call_told(response, told)
 
     def _call_told(self, response: str, told: _Told) -> LoggedCall:
-        return self._call(response, told.at, told.usage, model=told.model)
+        return self._call(response, told.at, told.usage, model=told.model, tier=told.tier)
 
-    def _count_told(self, last: Object, totals: Object | None) -> None:
-        """The call that was told with its id just now is the one that this count is of."""
+    def _count_told(self, last: Object, totals: Object | None) -> str | None:
+        """The call that was told with its id just now is the one that this count is of. Its tier, if it had one."""
         response = self._latest_told or ""
         told = self._at.told.get(response)
         if told is None:
-            return
+            return None
         same_thread = told.thread is not None and totals is not None and _counts(told.thread) == _counts(totals)
         if same_thread or _counts(told.usage) == _counts(last):
             del self._at.told[response]
+            return told.tier
+        return None
 
     def _identity(self, sign: str, when: str) -> str:
         """The session that made the call, and what its totals were then."""
@@ -263,7 +268,9 @@ class _Rollout:
             self._history = [] if path is None else _history(path, self._at.forked_at, ancestors)
         return self._history
 
-    def _call(self, identity: str, when: str, usage: Object, *, model: str | None = None) -> LoggedCall:
+    def _call(
+        self, identity: str, when: str, usage: Object, *, model: str | None = None, tier: str | None = None
+    ) -> LoggedCall:
         now = self._at
         leaves = _plain.leaves(usage)
         return LoggedCall(
@@ -273,7 +280,7 @@ class _Rollout:
             model or now.model or "unknown",
             leaves,
             usage=read_usage(words.CODEX, usage) if leaves is None else None,
-            terms=_terms(now.tier),
+            terms=_terms(tier or now.tier),
             uncosted=None if model or now.model else "the log does not name the model",
         )
 

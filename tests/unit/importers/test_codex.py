@@ -213,6 +213,32 @@ def test_a_session_that_goes_on_is_read_on(desk: Desk) -> None:
     assert {each.cost.price_list.tier for each in receipts if each.cost and each.cost.price_list} == {"priority"}
 
 
+@pytest.mark.parametrize("where", ["payload", "info", "record"])
+def test_a_count_may_say_in_which_tier_its_call_was_served(desk: Desk, where: str) -> None:
+    """As rollouts since the summer of 2026 do: what was asked for is no longer what counts."""
+    lines: list[dict[str, Any]] = [*session("aaaa", *A)]
+    record: dict[str, Any] = {"timestamp": AT.format(1, 0), "type": "token_usage_record"}
+    record["payload"] = {"response_id": "resp_1", "usage": dict(A[0])}
+    said = {"payload": lines[2]["payload"], "info": lines[2]["payload"]["info"], "record": record["payload"]}[where]
+    said["service_tier"] = "priority"
+    desk.write("rollout-1-aaaa.jsonl", *lines[:2], record, *lines[2:])
+    desk.run()
+    tiers = [each.cost.price_list.tier for each in desk.receipts() if each.cost and each.cost.price_list]
+    assert tiers == ["priority", "standard"]
+
+
+@pytest.mark.parametrize("settings", [{"service_tier": None}, {"model": "g5-card"}, {"service_tier": "default"}])
+def test_settings_without_a_tier_end_the_one_before(desk: Desk, settings: dict[str, object]) -> None:
+    """They are all of a session's settings, not what has changed."""
+    lines = session("aaaa", *A)
+    fast = event("thread_settings_applied", AT.format(0, 1), thread_settings={"service_tier": "fast"})
+    usual = event("thread_settings_applied", AT.format(0, 2), thread_settings=settings)
+    desk.write("rollout-1-aaaa.jsonl", *lines[:2], fast, lines[2], usual, lines[3])
+    desk.run()
+    tiers = [each.cost.price_list.tier for each in desk.receipts() if each.cost and each.cost.price_list]
+    assert tiers == ["priority", "standard"]
+
+
 def test_a_rollout_without_a_model_is_not_priced(desk: Desk) -> None:
     """Whose price that would be is not guessed."""
     desk.write("rollout-1.jsonl", meta("s1"), told(counts(10, 0, 1), counts(10, 0, 1), AT.format(1, 0)))
