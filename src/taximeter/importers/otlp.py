@@ -59,9 +59,15 @@ _NEWEST = {
     "ai.usage.inputTokenDetails.cacheReadTokens": "gen_ai.usage.cache_read.input_tokens",
     "ai.usage.inputTokenDetails.cacheWriteTokens": "gen_ai.usage.cache_write.input_tokens",
     "ai.usage.outputTokenDetails.reasoningTokens": "gen_ai.usage.reasoning.output_tokens",
+    "gen_ai.usage.details.cache_read_tokens": "gen_ai.usage.cache_read.input_tokens",
+    "gen_ai.usage.details.cache_read_input_tokens": "gen_ai.usage.cache_read.input_tokens",
+    "gen_ai.usage.details.cached_tokens": "gen_ai.usage.cache_read.input_tokens",
+    "gen_ai.usage.details.cache_write_tokens": "gen_ai.usage.cache_write.input_tokens",
+    "gen_ai.usage.details.cache_creation_input_tokens": "gen_ai.usage.cache_write.input_tokens",
+    "gen_ai.usage.details.reasoning_tokens": "gen_ai.usage.reasoning.output_tokens",
     "gen_ai.openai.response.service_tier": "openai.response.service_tier",
 }
-"""Older names of the same, those of OpenInference, and those of the AI SDK."""
+"""Older names of the same, those of OpenInference, of the AI SDK, and of Pydantic AI."""
 
 _CONTENT = (
     "gen_ai.input",

@@ -176,6 +176,17 @@ def test_what_an_sdk_calls_input_has_cached_tokens_in_it_since_its_version_six(
     assert desk.total() == (3 * 5 + 2_000 * Decimal("0.5") + 12_304 * Decimal("6.25") + 550 * 25) / Decimal(1_000_000)
 
 
+def test_details_of_usage_are_parts_of_it(desk: Desk) -> None:
+    """As Pydantic AI has them: its input is the whole prompt."""
+    details = {"cache_read_tokens": 2_000, "cache_write_tokens": 12_304, "reasoning_tokens": 50}
+    named: dict[str, object] = {f"gen_ai.usage.details.{name}": count for name, count in details.items()}
+    desk.write("t.json", trace(span("a", **usage(14_307 + 1, gen_ai__usage__output_tokens=60), **named)))
+    desk.run()
+    used = desk.receipts()[0].usage
+    assert used is not None
+    assert (used.input_fresh_tokens, used.input_cache_read_tokens, used.output_reasoning_tokens) == (3, 2_000, 50)
+
+
 def test_a_first_chunk_is_not_called_a_first_token(desk: Desk) -> None:
     """The convention counts any chunk."""
     desk.write("trace.json", trace(span("a", **usage(10, gen_ai__response__time_to_first_chunk=0.25))))

@@ -181,6 +181,16 @@ def test_what_is_wrong_in_the_data_is_put_right():
         assert rate.amount * 1_000_000 / rate.per == read
 
 
+@pytest.mark.parametrize("model", ["deepseek/deepseek-chat", "deepseek/deepseek-reasoner"])
+def test_a_promotion_ends(model: str):
+    """DeepSeek's cheap nights did on 5 September 2025; its price fell on the 29th."""
+    night = {day: datetime(2025, 9, day, 17, tzinfo=UTC) for day in (4, 5, 28, 29)}
+    found = {day: fresh(CATALOG.price_list(model, at=at, input_tokens=1)) for day, at in night.items()}
+    assert found == {4: Decimal("0.135"), 5: Decimal("0.56"), 28: Decimal("0.56"), 29: Decimal("0.28")}
+    last = CATALOG.price_list(model, at=night[4] - timedelta(hours=1, minutes=1) + timedelta(days=1), input_tokens=1)
+    assert last.valid_until == datetime(2025, 9, 5, 16, tzinfo=UTC)
+
+
 def test_what_was_put_right_is_beneath_the_overlay(tmp_path: Path):
     """A contract's factor is on the price that is right, and its own price beats both."""
     at = datetime(2025, 9, 1, tzinfo=UTC)
