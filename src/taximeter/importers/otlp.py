@@ -303,11 +303,11 @@ def _counts(said: Attributes) -> dict[str, object]:
 def _apart_from_caches(said: Attributes) -> dict[str, object]:
     """The counts that the AI SDK before version 6 had of models whose provider counts cached tokens apart: its input is
     without them, and what was written stands only in the provider's own words. Nothing for all other calls."""
-    provider = text(said.get("ai.model.provider")) or ""
-    fresh = count(first(said, "ai.usage.inputTokens", "ai.usage.promptTokens"))
-    if fresh is None or not any(name in provider for name in _COUNT_CACHES_APART):
+    provider = text(said.get("ai.model.provider"))
+    if provider is None or not any(name in provider for name in _COUNT_CACHES_APART):
         return {}
-    if any(name.startswith("ai.usage.inputTokenDetails.") for name in said):
+    fresh = count(first(said, "ai.usage.inputTokens", "ai.usage.promptTokens"))
+    if fresh is None or any(name.startswith("ai.usage.inputTokenDetails.") for name in said):
         return {}
     own = nested(said.get("ai.response.providerMetadata"))
     words = nested(first(own, "anthropic", "bedrock"))
