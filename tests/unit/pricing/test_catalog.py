@@ -181,6 +181,24 @@ def test_what_is_wrong_in_the_data_is_put_right():
         assert rate.amount * 1_000_000 / rate.per == read
 
 
+@pytest.mark.parametrize(
+    ("model", "below", "above", "out"),
+    [
+        ("aws/us.anthropic.claude-sonnet-4-5-20250929-v1:0", "3.3", "6.6", "24.75"),
+        ("aws/global.anthropic.claude-sonnet-4-5-20250929-v1:0", "3", "6", "22.5"),
+        ("aws/eu.anthropic.claude-sonnet-4-20250514-v1:0", "3", "6", "22.5"),
+        ("google/claude-sonnet-4-5", "3", "6", "22.5"),
+    ],
+)
+def test_long_prompts_cost_more_wherever_the_model_is_served(model: str, below: str, above: str, out: str):
+    at = datetime(2025, 11, 1, tzinfo=UTC)
+    assert fresh(CATALOG.price_list(model, at=at, input_tokens=200_000)) == Decimal(below)
+    long = CATALOG.price_list(model, at=at, input_tokens=200_001)
+    answer = long.rate("output_text_tokens")
+    assert answer is not None
+    assert (fresh(long), answer.amount * 1_000_000 / answer.per) == (Decimal(above), Decimal(out))
+
+
 @pytest.mark.parametrize("model", ["deepseek/deepseek-chat", "deepseek/deepseek-reasoner"])
 def test_a_promotion_ends(model: str):
     """DeepSeek's cheap nights did on 5 September 2025; its price fell on the 29th."""
