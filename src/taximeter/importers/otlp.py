@@ -81,6 +81,7 @@ _CONTENT = (
 _COUNTS = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
 _COUNT_CACHES_APART = ("anthropic", "bedrock")
 _NO_CALLS = frozenset({"invoke_agent", "create_agent", "execute_tool", "invoke_workflow", "retrieval"})
+_CALLS = frozenset({"LLM", "EMBEDDING"})
 _DETAILS = frozenset({"gen_ai.client.inference.operation.details", "gen_ai.client.operation.details"})
 _CLAUDE_CODE = "claude_code."
 
@@ -197,7 +198,7 @@ def _leaves(spans: Mapping[str, _Span], log: LogFile) -> list[str]:
 
 def _span_call(span: _Span, origins: Origins, log: LogFile) -> LoggedCall | None:
     said, at = span.attributes, stored(count(span.start))
-    if text(said.get("gen_ai.operation.name")) in _NO_CALLS:
+    if _is_around_calls(said):
         log.note("a span of an agent or a tool, without the calls within it")
         return None
     if at is None:
@@ -205,7 +206,11 @@ def _span_call(span: _Span, origins: Origins, log: LogFile) -> LoggedCall | None
         return None
     start, end = count(span.start) or 0, count(span.end)
     total_ns = None if end is None or end < start else end - start
-    asked = text(first(said, "gen_ai.request.model", "llm.request.model", "llm.model_name", "ai.model.id"))
+    asked = text(
+        first(
+            said, "gen_ai.request.model", "llm.request.model", "llm.model_name", "embedding.model_name", "ai.model.id"
+        )
+    )
     served = text(first(said, "gen_ai.response.model", "llm.response.model")) or asked
     leaves, usage = None, None
     if said or not span.failed:
@@ -237,6 +242,17 @@ def _span_call(span: _Span, origins: Origins, log: LogFile) -> LoggedCall | None
         finish_reason=_finish_reason(said),
         uncosted=None if served else "the log does not name the model",
     )
+
+
+def _is_around_calls(said: Attributes) -> bool:
+    """Whether a span is of an agent, a tool or the like, whose usage is that of calls with spans of their own, be these
+    in another file."""
+    operation, step = text(said.get("gen_ai.operation.name")), text(said.get("ai.operationId"))
+    kind = text(said.get("openinference.span.kind"))
+    if operation in _NO_CALLS or (kind is not None and kind.upper() not in _CALLS):
+        return True
+    # `ai.generateText.doGenerate` is a call, `ai.generateText` what goes on until there is an answer.
+    return step is not None and step.count(".") == 1
 
 
 def _event_call(

@@ -74,6 +74,25 @@ def test_an_agents_span_is_the_sum_of_the_calls_in_it(desk: Desk) -> None:
     assert len(desk.receipts()) == 4
 
 
+@pytest.mark.parametrize(
+    "around",
+    [
+        {"gen_ai__operation__name": "invoke_agent"},
+        {"openinference__span__kind": "AGENT"},
+        {"openinference__span__kind": "chain"},
+        {"ai__operationId": "ai.generateText"},
+    ],
+)
+def test_what_goes_on_around_calls_is_none_in_another_file_either(desk: Desk, around: dict[str, object]) -> None:
+    """A collector begins a new file when it likes: the agent's span comes last."""
+    inner = {"ai__operationId": "ai.generateText.doGenerate", "openinference__span__kind": "LLM"}
+    desk.write("1.json", trace(span("call", "root", **usage(100, **inner))))
+    desk.write("2.json", trace(span("root", **usage(100, **around))))
+    summary = desk.run()
+    assert desk.tokens() == 100
+    assert summary.notes["a span of an agent or a tool, without the calls within it"] == 1
+
+
 def test_a_sum_above_a_span_without_usage_is_found_too(desk: Desk) -> None:
     """There may be a tool or a chain between them."""
     desk.write(

@@ -188,6 +188,8 @@ def test_what_is_wrong_in_the_data_is_put_right():
         ("aws/global.anthropic.claude-sonnet-4-5-20250929-v1:0", "3", "6", "22.5"),
         ("aws/eu.anthropic.claude-sonnet-4-20250514-v1:0", "3", "6", "22.5"),
         ("google/claude-sonnet-4-5", "3", "6", "22.5"),
+        ("google/claude-sonnet-4@20250514", "3", "6", "22.5"),
+        ("openrouter/anthropic/claude-sonnet-4", "3", "6", "22.5"),
     ],
 )
 def test_long_prompts_cost_more_wherever_the_model_is_served(model: str, below: str, above: str, out: str):
