@@ -79,6 +79,8 @@ def _call(row: Row, origins: Origins, log: LogFile) -> LoggedCall | None:
     counted = read_usage(words.LITELLM, usage) if uncosted is None and leaves is None else None
     total_ns = between_ns(row.get("startTime"), row.get("endTime"))
     tier = word_at(usage, words.LITELLM.tier) or word(metadata.get("service_tier"))
+    if _kind(row) == "retrieve_batch":  # all calls of a batch that was done, in one row
+        tier = "batch"
     return LoggedCall(
         identity,
         at,

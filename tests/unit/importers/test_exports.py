@@ -135,6 +135,13 @@ def test_what_is_not_billed_by_tokens_is_not_free(desk: Desk, given: dict[str, A
     assert receipt.outcome is Outcome.COMPLETED
 
 
+def test_a_batch_in_litellms_table_costs_what_a_batch_does(desk: Desk) -> None:
+    """It is one row, when the batch was asked for and was done."""
+    desk.write("spend.json", json.dumps([spend("batch_1", call_type="aretrieve_batch"), spend("r1")]))
+    desk.run()
+    assert {each.cost.total for each in desk.receipts() if each.cost} == {Decimal("0.00675"), Decimal("0.0135")}
+
+
 @pytest.mark.parametrize("head", ["", "SET client_encoding = 'UTF8';\n", "--\n-- PostgreSQL database dump\n--\n\n"])
 def test_a_dump_is_known_whatever_is_set_before_its_tables(desk: Desk, head: str) -> None:
     columns = ["request_id", "call_type", "spend", "startTime", "endTime", "model", "total_tokens"]
