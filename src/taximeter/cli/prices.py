@@ -256,7 +256,11 @@ def _history_table(history: Sequence[Sequence[Step]]) -> RenderableType:
     for first, *later in history:
         since = first.prices.valid_from
         told = (
-            "always" if since is None else f"{since:%Y-%m-%d}" if since.time() == _MIDNIGHT else f"{since:%m-%d %H:%M}"
+            "always"
+            if since is None
+            else f"{since:%Y-%m-%d}"
+            if since.time() == _MIDNIGHT
+            else f"{since:%Y-%m-%d %H:%M}"
         )
         above = _thousands(later[0].above_tokens) if later else ""
         table.add_row(f"  {told}", *(_amount(first.prices, unit) for unit in _COLUMNS.values()), above)

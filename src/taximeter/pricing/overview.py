@@ -16,7 +16,9 @@ from taximeter.pricing import published
 from taximeter.pricing.catalog import Catalog
 from taximeter.records import PriceList
 
-_MOST_PERIODS: Final = 24  # a price may change twice a day
+_MOST_PERIODS: Final = 24
+_MOST_SHORT_PERIODS: Final = 4  # some prices change with the hour, each day alike
+_SHORT: Final = timedelta(days=1)
 _SMALLEST_STEP: Final = timedelta(microseconds=1)
 
 
@@ -74,18 +76,33 @@ def history(catalog: Catalog, model: str, at: datetime) -> Sequence[Sequence[Ste
     if now is None:
         return ()
     found = [now]
-    while len(found) < _MOST_PERIODS and (start := found[0].valid_from) is not None:
+    while _may_go_on(found[:_MOST_SHORT_PERIODS], len(found)) and (start := found[0].valid_from) is not None:
         before = _standard(catalog, model, start - _SMALLEST_STEP)
         if before is None:
             break
         found.insert(0, before)
-    while len(found) < 2 * _MOST_PERIODS and (end := found[-1].valid_until) is not None:
+    earlier = len(found) - 1
+    while (
+        _may_go_on(found[earlier:][-_MOST_SHORT_PERIODS:], len(found) - earlier)
+        and (end := found[-1].valid_until) is not None
+    ):
         after = _standard(catalog, model, end)
         if after is None:
             break
         found.append(after)
     within = [prices.valid_from or (prices.valid_until or at) - _SMALLEST_STEP for prices in found]
     return [steps(catalog, model, instant, "standard") for instant in within]
+
+
+def _may_go_on(last: Sequence[PriceList], found: int) -> bool:
+    """Whether there may be more to tell than the `found` periods, of which these are the last ones in one direction."""
+    short = [prices for prices in last if _is_short(prices)]
+    return found < _MOST_PERIODS and len(short) < _MOST_SHORT_PERIODS
+
+
+def _is_short(prices: PriceList) -> bool:
+    start, end = prices.valid_from, prices.valid_until
+    return start is not None and end is not None and end - start < _SHORT
 
 
 def _standard(catalog: Catalog, model: str, at: datetime) -> PriceList | None:

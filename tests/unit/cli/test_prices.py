@@ -115,6 +115,21 @@ def test_a_change_is_in_the_history(run: Callable[..., tuple[int, str]]) -> None
     assert "through time" in run("explain", "claude-opus-4-6")[1]
 
 
+def test_hours_are_told_of_a_few_days_and_what_came_of_them(run: Callable[..., tuple[int, str]]) -> None:
+    """A price that changes twice a day fills no screen, and the day on which that ended is there."""
+    history = read(run, "explain", "deepseek/deepseek-chat", "--at", "2025-10-15")["history"]
+    assert [steps[0]["prices"]["valid_from"][:16] for steps in history] == [
+        "2025-09-03T16:30",
+        "2025-09-04T00:30",
+        "2025-09-04T16:30",
+        "2025-09-05T00:30",
+        "2025-09-05T16:00",
+        "2025-09-29T00:00",
+        "2026-04-24T00:00",
+    ]
+    assert len(read(run, "explain", "deepseek/deepseek-v4-pro", "--at", "2026-11-25")["history"]) == 7
+
+
 def test_a_price_of_ones_own_says_so(run: Callable[..., tuple[int, str]]) -> None:
     """With the file, and the day it was checked."""
     text = run("explain", "home/ours")[1]
