@@ -128,7 +128,9 @@ class _Table:
         cell = cells.get
         at = stored(cell("time"))
         if at is None:
-            log.note("a row without a time")
+            column = self._by.columns.time
+            is_there = column in row or column.partition(".")[0] in row
+            log.note("a row without a time" if is_there else f"a row without the column {column!r}, which has the time")
             return None
         model = text(cell("model")) or self._by.model
         counts = {name: count(_cell(row, column)) for name, column in self._counts}

@@ -342,6 +342,16 @@ def test_a_map_that_is_not_understood_says_so(desk: Desk, wrong: str) -> None:
         desk.run(path, columns=columns)
 
 
+def test_a_column_that_is_not_there_is_named(desk: Desk) -> None:
+    """A map for another table, or a heading with a blank before it: not each row's own fault."""
+    columns = desk.folder / "map.toml"
+    columns.write_text(MAP)
+    desk.write("calls.csv", b" when,model,in,out\n2026-10-29 12:00:00,g5-card,100,10\n")
+    assert dict(desk.run(columns=columns).notes) == {"a row without the column 'when', which has the time": 1}
+    desk.write("calls.csv", b"when,model,in,out\nyesterday,g5-card,100,10\n")
+    assert dict(desk.run(columns=columns).notes) == {"a row without a time": 1}
+
+
 def test_counts_that_contradict_each_other_are_unknown(desk: Desk) -> None:
     """A remainder below zero is a reason, never a zero."""
     columns = desk.folder / "map.toml"
