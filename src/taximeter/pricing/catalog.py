@@ -19,12 +19,13 @@ from taximeter.pricing import published
 from taximeter.pricing.overlay import Overlay, OverlayPrice, tier_name
 from taximeter.pricing.periods import Period
 from taximeter.pricing.published import Listing
-from taximeter.records import EXACT, PriceList, weakest
+from taximeter.records import EXACT, Basis, PriceList, weakest
 
 _BUILTIN = "builtin_prices.toml"
 _CORRECTED = "corrected_prices.toml"
 _MOST_KNOWN = 1_000
 _BEDROCKS = re.compile(r"(?:bedrock/)?(?:[a-z-]+\.)?[a-z0-9]+\.[a-z]")  # us.anthropic.claude-opus-5
+_MOVING = "-latest"
 _RESELLERS = frozenset({"azure", "openrouter"})
 
 
@@ -138,7 +139,7 @@ class Catalog:
         if found.listing is not None:
             prices = published.price_list(found.listing, at=at, tier=tier, input_tokens=input_tokens)
             if prices is not None:
-                return _limited(prices, period)
+                return _limited(_of_whom_the_name_is_now(found, prices), period)
             period = period.within(published.unpriced(found.listing, at=at, tier=tier))
         entry, builtin_period = self._builtin.select(found.names, tier, at)
         period = period.within(builtin_period)
@@ -289,6 +290,16 @@ def _narrowed(owners: list[str], asked: str) -> list[str]:
         return ["aws"]
     makers = [owner for owner in owners if owner not in _RESELLERS]
     return makers if len(makers) == 1 else owners
+
+
+def _of_whom_the_name_is_now(found: _Found, prices: PriceList) -> PriceList:
+    """Prices that were found by a name such as `gemini-flash-latest`: the data know whose it is today, and not since
+    when."""
+    asked = found.names[0]
+    if not asked.endswith(_MOVING) or found.name.endswith(_MOVING):
+        return prices
+    source = f"{prices.source}, as of the model that {asked.partition('/')[2]} is now"
+    return replace(prices, source=source, basis=weakest((prices.basis, Basis.ASSUMED)))
 
 
 def _distinct(*names: str) -> tuple[str, ...]:

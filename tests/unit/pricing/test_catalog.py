@@ -211,6 +211,20 @@ def test_a_promotion_ends(model: str):
     assert last.valid_until == datetime(2025, 9, 5, 16, tzinfo=UTC)
 
 
+def test_a_name_that_moves_is_assumed_to_be_who_it_is_now(tmp_path: Path):
+    """`gemini-flash-latest` was three models in a year. A family's own name is no such name, nor is one's own price."""
+    moved = CATALOG.price_list("google/gemini-flash-latest", at=OCTOBER, input_tokens=1)
+    assert (moved.model.endswith("-latest"), moved.basis) == (False, Basis.ASSUMED)
+    assert moved.source.endswith("as of the model that gemini-flash-latest is now")
+    named = CATALOG.price_list(moved.model, at=OCTOBER, input_tokens=1)
+    assert (named.rates, named.basis) == (moved.rates, Basis.REPORTED)
+    assert CATALOG.price_list("claude-3-5-haiku-latest", at=OCTOBER, input_tokens=1).basis is Basis.REPORTED
+    own = '[[price]]\nmodel = "google/gemini-flash-latest"\ninput_fresh_per_million_usd = "1"\n'
+    assert (
+        overlaid(tmp_path, own).price_list("google/gemini-flash-latest", at=OCTOBER, input_tokens=1).basis == "reported"
+    )
+
+
 def test_what_was_put_right_is_beneath_the_overlay(tmp_path: Path):
     """A contract's factor is on the price that is right, and its own price beats both."""
     at = datetime(2025, 9, 1, tzinfo=UTC)
