@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from taximeter.cli.main import app
 from taximeter.errors import RequestError
 from taximeter.ledger import Ledger
+from taximeter.pricing import charge
 from taximeter.pricing.catalog import Catalog
 from taximeter.reconcile.books import Books, Names
 from taximeter.reconcile.comparing import NO_MODEL, Cause, Reconciliation, reconcile
@@ -185,6 +186,23 @@ def test_the_same_tokens_at_another_rate() -> None:
 def test_a_place_that_costs_more() -> None:
     """US-only inference is a tenth more on both sides, if it is on both."""
     assert one(page(bucket(used_row(inference_geo="us"))), paid()).causes == {Cause.OTHER_TIER: Decimal("0.6")}
+
+
+@pytest.mark.parametrize("is_priced", [True, False])
+def test_a_model_that_helped_has_its_own_row(is_priced: bool) -> None:
+    """An advisor's tokens are on the receipt of the call that it helped with, and in the provider's report its own."""
+    helped = {SONNET: {"input_fresh_tokens": 500_000, "output_text_tokens": 50_000}}
+    used = replace(usage(fresh=1_500_000, text=150_000), by_model=helped)
+    opus, sonnet = (
+        CATALOG.price_list(f"anthropic/{model}", at=NOON, input_tokens=1_000_000) for model in (OPUS, SONNET)
+    )
+    bill = charge(used, opus, {SONNET: sonnet})
+    assert bill.total == 4 + 2 + 1 + Decimal("0.5")
+    receipt = replace(paid(), usage=used, cost=bill)
+    receipt = receipt if is_priced else replace(receipt, cost=None, uncosted_reason="no price")
+    found = one(page(bucket(used_row(), used_row(SONNET, fresh=500_000, out=50_000))), receipt)
+    assert [(line.theirs, line.receipts) for line in found.lines] == [(6, 1), (Decimal("1.5"), 0)]
+    assert found.causes == ({} if is_priced else {Cause.UNPRICED: Decimal("7.5")})
 
 
 def test_a_discount_is_known() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -59,6 +59,18 @@ class Ours:
         self.estimated += not is_sure or cost.basis in (Basis.ASSUMED, Basis.MODELLED)
         if cost.price_list is not None:
             self.tiers[cost.price_list.tier] += 1
+
+    def give(self, other: Ours, tokens: Mapping[str, int], amount: Decimal | None) -> None:
+        """Some of the tokens and of the cost are another model's, which helped; `amount` is None where nothing has a
+        cost."""
+        self.tokens.subtract(tokens)
+        other.tokens.update(tokens)
+        if amount is None:
+            self.unpriced_tokens.subtract(tokens)
+            other.unpriced_tokens.update(tokens)
+            return
+        self.cost = EXACT.subtract(self.cost, amount)
+        other.cost = EXACT.add(other.cost, amount)
 
     def merge(self, other: Ours) -> None:
         """All of `other`'s too."""
@@ -120,4 +132,12 @@ class Books:
         if place < 0 or at >= self._buckets[place].end:
             return
         model = receipt.model_served or receipt.request.model
-        self.found.setdefault((self._starts[place], self.names.of(model)), Ours()).add(receipt)
+        ours = self._ours(self._starts[place], model)
+        ours.add(receipt)
+        for helper, tokens in ({} if receipt.usage is None else receipt.usage.by_model).items():
+            lines = [] if receipt.cost is None else receipt.cost.lines
+            amount = exact_sum(line.amount for line in lines if line.model == helper)
+            ours.give(self._ours(self._starts[place], helper), tokens, None if receipt.cost is None else amount)
+
+    def _ours(self, start: datetime, model: str) -> Ours:
+        return self.found.setdefault((start, self.names.of(model)), Ours())

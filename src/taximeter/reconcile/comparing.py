@@ -194,7 +194,7 @@ class _Comparison:
             amount = exact_sum(extras) if model == NO_MODEL else EXACT.subtract(ours.cost, ours.extras)
         theirs = exact_sum(self._amount(bucket, row) or _NOTHING for row in rows)
         rest = _Rest(EXACT.subtract(theirs, amount))
-        self._explain(rest, bucket, model, rows, ours, has_ours=bool(ours.receipts or amount))
+        self._explain(rest, bucket, model, rows, ours, has_ours=bool(ours.receipts or amount or +ours.tokens))
         requests = [row.requests for row in rows if row.requests is not None]
         return Line(
             start=bucket.start,
