@@ -134,10 +134,13 @@ class Books:
         model = receipt.model_served or receipt.request.model
         ours = self._ours(self._starts[place], model)
         ours.add(receipt)
-        for helper, tokens in ({} if receipt.usage is None else receipt.usage.by_model).items():
-            lines = [] if receipt.cost is None else receipt.cost.lines
-            amount = exact_sum(line.amount for line in lines if line.model == helper)
-            ours.give(self._ours(self._starts[place], helper), tokens, None if receipt.cost is None else amount)
+        if receipt.usage is None:
+            return
+        for helper, tokens in receipt.usage.by_model.items():
+            amount = None
+            if receipt.cost is not None:
+                amount = exact_sum(line.amount for line in receipt.cost.lines if line.model == helper)
+            ours.give(self._ours(self._starts[place], helper), tokens, amount)
 
     def _ours(self, start: datetime, model: str) -> Ours:
         return self.found.setdefault((start, self.names.of(model)), Ours())
