@@ -4,8 +4,9 @@ Owns: that order, and what becomes of calls that the ledger has already. Refuses
 comes next.
 
 Of two accounts of a call the one with more tokens is right, for answers grow as they are told: where the ledger has the
-smaller one, it is corrected. Marks of files come last. Whoever is killed before that reads the files again, and finds
-what is there; before the corrections they would say that there is nothing to correct.
+smaller one, it is corrected. A table that is read by another map than before is the exception: its rows do not grow,
+and the map is somebody's own correction. Marks of files come last. Whoever is killed before that reads the files again,
+and finds what is there; before the corrections they would say that there is nothing to correct.
 """
 
 from __future__ import annotations
@@ -58,10 +59,18 @@ class Became:
 
 
 def append(
-    shelf: Shelf, batch: Batch, entries: Sequence[Entry], marks: Sequence[FileMark], *, dry_run: bool, durable: bool
+    shelf: Shelf,
+    batch: Batch,
+    entries: Sequence[Entry],
+    marks: Sequence[FileMark],
+    *,
+    dry_run: bool,
+    durable: bool,
+    latest_counts: bool = False,
 ) -> Became:
     """All of it, in two transactions, of which the second is `durable` and the first with it. `batch` has the entries.
-    Raises LedgerError when the ledger takes nothing."""
+    With `latest_counts` they are right, however many tokens the ledger has. Raises LedgerError when the ledger takes
+    nothing."""
     appended = shelf.append_many(batch, dry_run=dry_run, durable=False)
     known = {id_ for id_, _ in appended.refused}
     known.update(appended.present, appended.through_gateway, (call.id for call, _, _ in appended.different))
@@ -71,8 +80,8 @@ def append(
         through_gateway=len(appended.through_gateway),
         most_at_once=appended.most_at_once,
     )
-    corrections: list[Call | Receipt] = [*_larger(appended, became)]
-    corrections += _larger_receipts(shelf, appended, entries, became)
+    corrections: list[Call | Receipt] = [*_better(appended, became, latest_counts)]
+    corrections += _better_receipts(shelf, appended, entries, became, latest_counts)
     again = shelf.append_many(corrections, marks, dry_run=dry_run, durable=durable)
     became.corrected = again.written
     for _, reason in again.refused:
@@ -80,11 +89,11 @@ def append(
     return became
 
 
-def _larger(appended: Appended, became: Became) -> list[Call]:
+def _better(appended: Appended, became: Became, latest_counts: bool) -> list[Call]:
     """Corrections of what the ledger has with fewer tokens."""
     corrections: dict[str, Call] = {}
     for call, newest_id, tokens in appended.different:
-        if sum(call.tokens) <= sum(count or 0 for count in tokens):
+        if not latest_counts and sum(call.tokens) <= sum(count or 0 for count in tokens):
             became.smaller += 1
             continue
         other = corrections.get(newest_id)
@@ -93,7 +102,9 @@ def _larger(appended: Appended, became: Became) -> list[Call]:
     return list(corrections.values())
 
 
-def _larger_receipts(shelf: Shelf, appended: Appended, entries: Sequence[Entry], became: Became) -> Iterator[Receipt]:
+def _better_receipts(
+    shelf: Shelf, appended: Appended, entries: Sequence[Entry], became: Became, latest_counts: bool
+) -> Iterator[Receipt]:
     """The same for whole receipts, of which the ledger says only that it has others under their names."""
     refused = dict(appended.refused)
     for entry in entries if refused else ():
@@ -102,7 +113,7 @@ def _larger_receipts(shelf: Shelf, appended: Appended, entries: Sequence[Entry],
         newest = shelf.receipt(entry.request.id)
         if newest is None:
             became.notes[f"refused by the ledger: {refused[entry.id]}"] += 1
-        elif known_tokens(entry.usage) > known_tokens(newest.usage):
+        elif known_tokens(entry.usage) > known_tokens(newest.usage) or (latest_counts and entry.usage != newest.usage):
             yield replace(entry, id=_next_id(newest.id), supersedes=newest.id)
         elif known_tokens(entry.usage) == known_tokens(newest.usage):
             became.present += 1

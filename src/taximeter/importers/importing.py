@@ -51,12 +51,14 @@ Progress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class Plan:
-    """What an import will read. `unchanged` files were read before and have been left alone since."""
+    """What an import will read. `unchanged` files were read before and have been left alone since;
+    `is_by_another_map` is whether some were read before by another map than now."""
 
     tasks: list[Task]
     size_bytes: int = 0
     unchanged: int = 0
     unchanged_bytes: int = 0
+    is_by_another_map: bool = False
     notes: Counter[str] = field(default_factory=Counter[str])
 
 
@@ -115,6 +117,7 @@ def _add(
         made.unchanged += 1
         made.unchanged_bytes += size
         return
+    made.is_by_another_map |= columns is not None and state is not None and state.edition != source.edition
     made.tasks.append(Task(source.name, Path(name), state, columns, size))
     made.size_bytes += size
 
@@ -170,11 +173,13 @@ class Importer:
         self._marks: list[FileMark] = []
         self._seen: set[str] = set()  # in a dry run the ledger learns nothing
         self._appending: Future[Became] | None = None
+        self._is_by_another_map = False
 
     def run(self, made: Plan) -> ImportSummary:
         """Do it. What was appended stays, also if it ends early."""
         summary = self._summary
         summary.files_unchanged, summary.notes = made.unchanged, made.notes
+        self._is_by_another_map = made.is_by_another_map
         processes = self._processes if made.size_bytes >= _WORTH_PROCESSES_BYTES else 0
         with (
             without_collecting(),
@@ -224,6 +229,8 @@ class Importer:
         self._settle()
         if entries or marks:
             job = partial(append, self._shelf, batch, entries, marks, dry_run=self._dry_run, durable=durable)
+            if self._is_by_another_map:
+                job = partial(job, latest_counts=True)
             self._appending = appender.submit(job)
 
     def _is_idle(self) -> bool:

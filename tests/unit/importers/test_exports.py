@@ -352,6 +352,30 @@ def test_a_column_that_is_not_there_is_named(desk: Desk) -> None:
     assert dict(desk.run(columns=columns).notes) == {"a row without a time": 1}
 
 
+@pytest.mark.parametrize("rows", [1, 400])
+def test_a_map_that_was_put_right_puts_receipts_right(desk: Desk, rows: int) -> None:
+    """More tokens, fewer, or the same in other buckets: what the map says now counts, once."""
+    columns = desk.folder / "map.toml"
+    lines = [
+        {"when": 1_790_000_000, "id": n, "model": "g5-card", "in": 2_006, "cached": 1_920, "out": 300}
+        for n in range(rows)
+    ]
+    desk.write("calls.jsonl", *lines)
+    inclusive = MAP.replace('session = "meta.chat"', "")
+    exclusive = inclusive.replace("[tokens]", "[tokens]\ninput_includes_cache = false")
+    found: list[tuple[int, int | None, int | None]] = []
+    for text in (inclusive.replace('cache_read = "cached"\n', ""), inclusive, exclusive, inclusive):
+        columns.write_text(text)
+        summary = desk.run(columns=columns)
+        used = [each.usage for each in desk.receipts()]
+        assert len(used) == rows
+        assert used[0] is not None
+        assert all(each == used[0] for each in used)
+        found.append((summary.corrected, used[0].input_fresh_tokens, used[0].input_cache_read_tokens))
+        assert desk.run(columns=columns).corrected == 0
+    assert found == [(0, 2_006, 0), (rows, 86, 1_920), (rows, 2_006, 1_920), (rows, 86, 1_920)]
+
+
 def test_counts_that_contradict_each_other_are_unknown(desk: Desk) -> None:
     """A remainder below zero is a reason, never a zero."""
     columns = desk.folder / "map.toml"
