@@ -201,7 +201,9 @@ def _lines(summary: ImportSummary) -> Sequence[str]:
     if summary.through_gateway:
         lines.append(f"{summary.through_gateway:,} calls are on receipts of the gateway already: they went through it")
     if summary.corrected:
-        lines.append(f"{summary.corrected:,} receipts were corrected: their answers went on after they were read")
+        lines.append(
+            f"{summary.corrected:,} receipts were corrected: their answers went on since, or are read otherwise now"
+        )
     if summary.smaller:
         lines.append(f"{summary.smaller:,} are left as they are: the ledger has them with more tokens")
     for counted, words in ((summary.unpriced, "unpriced"), (summary.notes, "")):

@@ -4,9 +4,10 @@ Owns: that order, and what becomes of calls that the ledger has already. Refuses
 comes next.
 
 Of two accounts of a call the one with more tokens is right, for answers grow as they are told: where the ledger has the
-smaller one, it is corrected. A table that is read by another map than before is the exception: its rows do not grow,
-and the map is somebody's own correction. Marks of files come last. Whoever is killed before that reads the files again,
-and finds what is there; before the corrections they would say that there is nothing to correct.
+smaller one, it is corrected. Files that are read anew for another reason are exceptions. A map is somebody's own
+correction, and a table's rows do not grow: all that it says now counts. A newer edition of a reader knows better which
+tokens are which. Marks of files come last. Whoever is killed before that reads the files again, and finds what is
+there; before the corrections they would say that there is nothing to correct.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from taximeter.importers.logged import known_tokens
@@ -21,10 +23,18 @@ from taximeter.importers.once import Entry, without
 from taximeter.ledger import Call, FileMark
 from taximeter.ledger.batch import Batch
 from taximeter.ledger.calls import Calls
-from taximeter.records import Receipt
+from taximeter.records import Receipt, Usage
 
 if TYPE_CHECKING:
     from taximeter.ledger.bulk import Appended
+
+
+class Anew(StrEnum):
+    """Why files are read that were read before, and have not just grown."""
+
+    NOT = "not"
+    BY_ANOTHER_EDITION = "by another edition"
+    BY_ANOTHER_MAP = "by another map"
 
 
 class Shelf(Protocol):
@@ -66,11 +76,11 @@ def append(
     *,
     dry_run: bool,
     durable: bool,
-    latest_counts: bool = False,
+    anew: Anew = Anew.NOT,
 ) -> Became:
     """All of it, in two transactions, of which the second is `durable` and the first with it. `batch` has the entries.
-    With `latest_counts` they are right, however many tokens the ledger has. Raises LedgerError when the ledger takes
-    nothing."""
+    `anew` is why they may be right that have no more tokens than the ledger has. Raises LedgerError when the ledger
+    takes nothing."""
     appended = shelf.append_many(batch, dry_run=dry_run, durable=False)
     known = {id_ for id_, _ in appended.refused}
     known.update(appended.present, appended.through_gateway, (call.id for call, _, _ in appended.different))
@@ -80,8 +90,8 @@ def append(
         through_gateway=len(appended.through_gateway),
         most_at_once=appended.most_at_once,
     )
-    corrections: list[Call | Receipt] = [*_better(appended, became, latest_counts)]
-    corrections += _better_receipts(shelf, appended, entries, became, latest_counts)
+    corrections: list[Call | Receipt] = [*_better(appended, became, anew)]
+    corrections += _better_receipts(shelf, appended, entries, became, anew)
     again = shelf.append_many(corrections, marks, dry_run=dry_run, durable=durable)
     became.corrected = again.written
     for _, reason in again.refused:
@@ -89,11 +99,11 @@ def append(
     return became
 
 
-def _better(appended: Appended, became: Became, latest_counts: bool) -> list[Call]:
+def _better(appended: Appended, became: Became, anew: Anew) -> list[Call]:
     """Corrections of what the ledger has with fewer tokens."""
     corrections: dict[str, Call] = {}
     for call, newest_id, tokens in appended.different:
-        if not latest_counts and sum(call.tokens) <= sum(count or 0 for count in tokens):
+        if not _is_better(sum(call.tokens), sum(count or 0 for count in tokens), anew):
             became.smaller += 1
             continue
         other = corrections.get(newest_id)
@@ -103,7 +113,7 @@ def _better(appended: Appended, became: Became, latest_counts: bool) -> list[Cal
 
 
 def _better_receipts(
-    shelf: Shelf, appended: Appended, entries: Sequence[Entry], became: Became, latest_counts: bool
+    shelf: Shelf, appended: Appended, entries: Sequence[Entry], became: Became, anew: Anew
 ) -> Iterator[Receipt]:
     """The same for whole receipts, of which the ledger says only that it has others under their names."""
     refused = dict(appended.refused)
@@ -113,12 +123,24 @@ def _better_receipts(
         newest = shelf.receipt(entry.request.id)
         if newest is None:
             became.notes[f"refused by the ledger: {refused[entry.id]}"] += 1
-        elif known_tokens(entry.usage) > known_tokens(newest.usage) or (latest_counts and entry.usage != newest.usage):
+        elif _counts(entry.usage) == _counts(newest.usage):
+            became.present += 1
+        elif _is_better(known_tokens(entry.usage), known_tokens(newest.usage), anew):
             yield replace(entry, id=_next_id(newest.id), supersedes=newest.id)
         elif known_tokens(entry.usage) == known_tokens(newest.usage):
             became.present += 1
         else:
             became.smaller += 1
+
+
+def _counts(usage: Usage | None) -> object:
+    """All that is counted: what else there is of a usage says nothing of it."""
+    return None if usage is None else (usage.leaves(), usage.other_units, usage.by_model)
+
+
+def _is_better(tokens: int, before: int, anew: Anew) -> bool:
+    """Whether another account of a call, with so many tokens, is right where the ledger has one with those `before`."""
+    return tokens > before or anew is Anew.BY_ANOTHER_MAP or (tokens == before and anew is Anew.BY_ANOTHER_EDITION)
 
 
 def _next_id(receipt_id: str) -> str:

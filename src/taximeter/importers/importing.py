@@ -22,7 +22,7 @@ import numpy as np
 
 from taximeter.collecting import without_collecting
 from taximeter.errors import RequestError
-from taximeter.importers.appending import Became, Shelf, append
+from taximeter.importers.appending import Anew, Became, Shelf, append
 from taximeter.importers.decoding import BLANK
 from taximeter.importers.files import state_of, state_text, walk, why
 from taximeter.importers.instants import text_of
@@ -51,14 +51,14 @@ Progress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class Plan:
-    """What an import will read. `unchanged` files were read before and have been left alone since;
-    `is_by_another_map` is whether some were read before by another map than now."""
+    """What an import will read. `unchanged` files were read before and have been left alone since; `anew` is whether
+    some were read before by another map, or by another edition of their reader."""
 
     tasks: list[Task]
     size_bytes: int = 0
     unchanged: int = 0
     unchanged_bytes: int = 0
-    is_by_another_map: bool = False
+    anew: Anew = Anew.NOT
     notes: Counter[str] = field(default_factory=Counter[str])
 
 
@@ -117,7 +117,8 @@ def _add(
         made.unchanged += 1
         made.unchanged_bytes += size
         return
-    made.is_by_another_map |= columns is not None and state is not None and state.edition != source.edition
+    if state is not None and state.edition != source.edition:
+        made.anew = Anew.BY_ANOTHER_EDITION if columns is None else Anew.BY_ANOTHER_MAP
     made.tasks.append(Task(source.name, Path(name), state, columns, size))
     made.size_bytes += size
 
@@ -173,13 +174,13 @@ class Importer:
         self._marks: list[FileMark] = []
         self._seen: set[str] = set()  # in a dry run the ledger learns nothing
         self._appending: Future[Became] | None = None
-        self._is_by_another_map = False
+        self._anew = Anew.NOT
 
     def run(self, made: Plan) -> ImportSummary:
         """Do it. What was appended stays, also if it ends early."""
         summary = self._summary
         summary.files_unchanged, summary.notes = made.unchanged, made.notes
-        self._is_by_another_map = made.is_by_another_map
+        self._anew = made.anew
         processes = self._processes if made.size_bytes >= _WORTH_PROCESSES_BYTES else 0
         with (
             without_collecting(),
@@ -228,9 +229,9 @@ class Importer:
         batch = Batch(entries)  # while the one before is written
         self._settle()
         if entries or marks:
-            job = partial(append, self._shelf, batch, entries, marks, dry_run=self._dry_run, durable=durable)
-            if self._is_by_another_map:
-                job = partial(job, latest_counts=True)
+            job = partial(
+                append, self._shelf, batch, entries, marks, dry_run=self._dry_run, durable=durable, anew=self._anew
+            )
             self._appending = appender.submit(job)
 
     def _is_idle(self) -> bool:

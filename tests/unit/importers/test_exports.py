@@ -6,7 +6,8 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 
 from taximeter.errors import ConfigError
+from taximeter.importers import importing, sources
+from taximeter.importers.logged import LogFile, LoggedCall
 from taximeter.records import Basis, Outcome
 from tests.unit.importers.logs import Desk
 
@@ -374,6 +377,33 @@ def test_a_map_that_was_put_right_puts_receipts_right(desk: Desk, rows: int) -> 
         found.append((summary.corrected, used[0].input_fresh_tokens, used[0].input_cache_read_tokens))
         assert desk.run(columns=columns).corrected == 0
     assert found == [(0, 2_006, 0), (rows, 86, 1_920), (rows, 2_006, 1_920), (rows, 86, 1_920)]
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_newer_edition_of_a_reader_tells_apart_what_was_together(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, failed: bool
+) -> None:
+    """As many tokens, and now in the right buckets: that is a correction."""
+    source = sources.SOURCES["litellm"]
+    row = spend("r1")
+    row["metadata"] |= {"status": "failure"} if failed else {}
+
+    def before(log: LogFile) -> Iterator[LoggedCall]:
+        for call in source.read(log):
+            call.leaves, call.usage = (10_000, 0, 0, 0, 0, 1_000, 0), None
+            yield call
+
+    older = {**sources.SOURCES, "litellm": replace(source, edition="0", read=before)}
+    desk.write("spend.json", json.dumps([row]))
+    with monkeypatch.context() as patched:
+        patched.setattr(sources, "SOURCES", older)
+        patched.setattr(importing, "SOURCES", older)
+        desk.run()
+    assert [each.usage.input_cache_read_tokens for each in desk.receipts() if each.usage] == [0]
+    assert desk.run().corrected == 1
+    assert [each.usage.input_cache_read_tokens for each in desk.receipts() if each.usage] == [8_000]
+    assert desk.tokens() == 11_000
+    assert desk.run().files_unchanged == 1
 
 
 def test_counts_that_contradict_each_other_are_unknown(desk: Desk) -> None:
