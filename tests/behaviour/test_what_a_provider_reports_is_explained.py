@@ -230,6 +230,8 @@ def test_what_is_of_no_model() -> None:
     searching = paid(used=usage(fresh=1_000_000, text=100_000, web_searches=3))
     rows = [cost_row("600"), cost_row("3", None, cost_type="web_search")]
     assert one(page(bucket(*rows)), searching).causes == {}
+    rows += [cost_row("8", None, cost_type="code_execution"), cost_row("-50", None, cost_type="credit")]
+    assert one(page(bucket(*rows)), searching).causes == {Cause.NOT_TOKENS: Decimal("0.08") - Decimal("0.5")}
     assert one(page(bucket(cost_row("603"))), searching).causes == {}
 
 

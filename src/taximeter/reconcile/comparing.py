@@ -148,7 +148,7 @@ class _Comparison:
         self._unpriced: Counter[str] = Counter()
         rows = [row for bucket in statement.buckets for row in bucket.rows]
         # Where searches have rows of their own, ours are set against those.
-        self._has_search_rows = any(row.model is None and "search" in (row.of or "").lower() for row in rows)
+        self._has_search_rows = any(_is_of_searches(row) for row in rows)
         # One that divides by nothing has sums over all models, and so have we then.
         self._is_divided = not rows or any(row.model is not None or row.of is not None for row in rows)
         if not self._is_divided:
@@ -303,6 +303,9 @@ class _Comparison:
 
     def _explain_amounts(self, rest: _Rest, bucket: Bucket, model: str, rows: Sequence[Row], ours: Ours) -> None:
         """Theirs are amounts alone: what the usage report says of the same bucket is known, the rest is guessed."""
+        if model == NO_MODEL:
+            # Code execution and the like beside searches, the only other thing that receipts have.
+            rest.take(Cause.NOT_TOKENS, exact_sum(_listed(row) for row in rows if not _is_of_searches(row)))
         tolerance = exact_sum(max(row.digit / 2, _FLOAT_DUST) for row in rows)
         if abs(rest.left) <= tolerance:
             rest.take(Cause.ROUNDING)
@@ -336,6 +339,16 @@ def _hints_over_all_models(hints: Mapping[Key, Mapping[Cause, Decimal]]) -> Mapp
         for cause, amount in causes.items():
             sums[cause] = EXACT.add(sums.get(cause, _NOTHING), amount)
     return together
+
+
+def _is_of_searches(row: Row) -> bool:
+    return row.model is None and "search" in (row.of or "").lower()
+
+
+def _listed(row: Row) -> Decimal:
+    """What a row was before discounts."""
+    amount = row.amount if row.list_amount is None else row.list_amount
+    return _NOTHING if amount is None or row.currency != DOLLARS else amount
 
 
 def _discount(row: Row) -> Decimal:
