@@ -324,6 +324,31 @@ def openai_page(*rows: Mapping[str, object]) -> str:
     return json.dumps({"object": "page", "data": [each], "has_more": False, "next_page": None})
 
 
+def test_endpoints_of_openais_are_parts_of_one_report() -> None:
+    """Completions and embeddings are told of by different ones, of the same days; each page counts once."""
+    used = usage(fresh=1_000_000)
+    model = "text-embedding-3-small"
+    embedded = paid(
+        model_served=model, used=used, served_by="openai", cost=cost(CATALOG, f"openai/{model}", used, at=NOON)
+    )
+    answered_usage = usage(fresh=600_000, read=400_000, text=50_000)
+    answered = paid(
+        model_served="gpt-5",
+        used=answered_usage,
+        served_by="openai",
+        cost=cost(CATALOG, "openai/gpt-5", answered_usage, at=NOON),
+    )
+    row = {"object": "organization.usage.embeddings.result", "input_tokens": 1_000_000, "model": model}
+    completions = openai_page({"object": "organization.usage.completions.result", **OPENAI_USAGE})
+    embeddings = openai_page({**row, "num_model_requests": 1})
+    [found] = compared([completions, embeddings, embeddings], [embedded, answered])
+    assert (found.ours, found.causes) == (Decimal("1.32"), {})
+    [alone] = compared([completions], [embedded, answered])
+    assert alone.causes == {Cause.NOT_REPORTED: Decimal("-0.02")}
+    more = embeddings.replace('"has_more": false', '"has_more": true')
+    assert any("further pages" in note for note in compared([completions, more], [answered])[0].notes)
+
+
 def test_openais_reports() -> None:
     """Input includes what was cached; amounts are numbers in dollars, by line item; a dated name is the same model."""
     used = usage(fresh=600_000, read=400_000, text=50_000)

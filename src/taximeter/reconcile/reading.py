@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from itertools import pairwise
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from taximeter.errors import RequestError
 from taximeter.records import EXACT, Basis, Usage
@@ -91,12 +91,12 @@ def read_reports(texts: Mapping[str, str]) -> list[Statement]:
 
     Raises RequestError for a file that is none of them, naming it and what is wrong.
     """
-    pages: dict[tuple[str, Kind], list[tuple[list[Bucket], bool]]] = {}
-    of_either: list[tuple[str, tuple[list[Bucket], bool]]] = []
+    pages: dict[tuple[str, Kind], list[_Page]] = {}
+    of_either: list[tuple[str, _Page]] = []
     for name, text in texts.items():
         for page in _pages(name, text):
             provider, kind, buckets = _page(name, page)
-            read = buckets, page.get("has_more") is True
+            read = _Page(buckets, page.get("has_more") is True, _endpoint(page))
             if kind is None:
                 of_either.append((provider, read))
             else:
@@ -104,16 +104,31 @@ def read_reports(texts: Mapping[str, str]) -> list[Statement]:
     for provider, read in of_either:
         kinds = [kind for owner, kind in pages if owner == provider] or [Kind.USAGE]
         for kind in kinds:  # of two reports it may be a page of either: then only that it is the last one is certain
-            pages.setdefault((provider, kind), []).append(read if len(kinds) == 1 else ([], read[1]))
+            pages.setdefault((provider, kind), []).append(read if len(kinds) == 1 else read._replace(buckets=[]))
     return [_statement(provider, kind, found) for (provider, kind), found in pages.items()]
 
 
-def _statement(provider: str, kind: Kind, pages: Sequence[tuple[list[Bucket], bool]]) -> Statement:
-    found: dict[tuple[datetime, datetime], Bucket] = {}
+class _Page(NamedTuple):
+    """The buckets of a page, whether others follow, and which of a provider's endpoints for the same gave it: OpenAI
+    reports what completions and what embeddings used apart. None where nothing in it tells."""
+
+    buckets: list[Bucket]
+    has_more: bool
+    endpoint: str | None
+
+
+def _endpoint(page: Object) -> str | None:
+    rows = [row for each in cast("list[object]", page["data"]) for row in _rows(_object(each))]
+    return next((word for row in rows if (word := _word(row.get("object"))) is not None), None)
+
+
+def _statement(provider: str, kind: Kind, pages: Sequence[_Page]) -> Statement:
+    told: dict[tuple[datetime, datetime, str | None], Bucket] = {}
     repeated = 0
-    for buckets, _ in pages:
-        for bucket in buckets:
-            known = found.get((bucket.start, bucket.end))
+    for page in pages:
+        for bucket in page.buckets:
+            place = bucket.start, bucket.end, page.endpoint
+            known = told.get(place)
             if known is not None and known.rows != bucket.rows:
                 raise RequestError(
                     f"two of the files tell of {bucket.start:%Y-%m-%d %H:%M} to {bucket.end:%Y-%m-%d %H:%M}, and not "
@@ -121,7 +136,11 @@ def _statement(provider: str, kind: Kind, pages: Sequence[tuple[list[Bucket], bo
                     hint="give each page once, all of one report",
                 )
             repeated += known is not None
-            found[bucket.start, bucket.end] = bucket
+            told[place] = bucket
+    found: dict[tuple[datetime, datetime], Bucket] = {}
+    for (start, end, _), bucket in told.items():
+        others = found.get((start, end))
+        found[start, end] = bucket if others is None else replace(others, rows=(*others.rows, *bucket.rows))
     ordered = sorted(found.values(), key=lambda bucket: bucket.start)
     for earlier, later in pairwise(ordered):
         if later.start < earlier.end:
@@ -131,7 +150,8 @@ def _statement(provider: str, kind: Kind, pages: Sequence[tuple[list[Bucket], bo
             )
     notes = [f"{repeated} buckets came twice, the same both times"] if repeated else []
     # The last page of a report says that nothing follows; the others that something does.
-    is_whole = not pages or any(not has_more for _, has_more in pages)
+    endpoints = {page.endpoint for page in pages}
+    is_whole = all(any(not page.has_more for page in pages if page.endpoint in (each, None)) for each in endpoints)
     return Statement(provider=provider, kind=kind, buckets=tuple(ordered), is_whole=is_whole, notes=tuple(notes))
 
 
