@@ -53,6 +53,7 @@ _NEWEST = {
     "ai.usage.promptTokens": "gen_ai.usage.input_tokens",
     "ai.usage.completionTokens": "gen_ai.usage.output_tokens",
     "ai.usage.inputTokens": "gen_ai.usage.input_tokens",
+    "ai.usage.tokens": "gen_ai.usage.input_tokens",
     "ai.usage.outputTokens": "gen_ai.usage.output_tokens",
     "ai.usage.cachedInputTokens": "gen_ai.usage.cache_read.input_tokens",
     "ai.usage.reasoningTokens": "gen_ai.usage.reasoning.output_tokens",

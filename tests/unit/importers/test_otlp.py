@@ -195,6 +195,15 @@ def test_what_an_sdk_calls_input_has_cached_tokens_in_it_since_its_version_six(
     assert desk.total() == (3 * 5 + 2_000 * Decimal("0.5") + 12_304 * Decimal("6.25") + 550 * 25) / Decimal(1_000_000)
 
 
+def test_embeddings_of_the_sdk_are_calls(desk: Desk) -> None:
+    """Which have one count, of what went in."""
+    said = {"ai__model__id": "g5-card", "ai__model__provider": "openai.embedding", "ai__usage__tokens": 1_000_000}
+    inner = span("b", "a", ai__operationId="ai.embed.doEmbed", **said)
+    desk.write("t.json", trace(span("a", ai__operationId="ai.embed", **said), inner))
+    desk.run()
+    assert desk.total() == Decimal("1.25")
+
+
 def test_details_of_usage_are_parts_of_it(desk: Desk) -> None:
     """As Pydantic AI has them: its input is the whole prompt."""
     details = {"cache_read_tokens": 2_000, "cache_write_tokens": 12_304, "reasoning_tokens": 50}
