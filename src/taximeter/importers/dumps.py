@@ -15,7 +15,9 @@ _DESCRIBES = re.compile(rb"CREATE TABLE\s+[^(;]+\((?P<columns>.*?)\n\);", re.IGN
 _NAME = re.compile(rb'^\s*(?:"([^"]+)"|(\w+))', re.MULTILINE)
 _SETTING = rb"(?:--|SET |SELECT pg_catalog\.|\\restrict )[^\n]*\n"
 _IS_DUMP = re.compile(
-    rb"\A[\s-]*PostgreSQL database dump|\A(?:" + _SETTING + rb"|\s)*" + _BEGINS.pattern, re.IGNORECASE
+    # What was passed over is not tried again in other ways: a file may be blank for long.
+    rb"\A[\s-]*PostgreSQL database dump|\A(?:" + _SETTING + rb"|\s)*+" + _BEGINS.pattern,
+    re.IGNORECASE,
 )
 _ENDS = b"\\."
 _NOTHING = b"\\N"

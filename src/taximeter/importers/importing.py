@@ -51,8 +51,8 @@ Progress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class Plan:
-    """What an import will read. `unchanged` files were read before and have been left alone since; `anew` is whether
-    some were read before by another map, or by another edition of their reader."""
+    """What an import will read. `unchanged` files were read before and have been left alone since; `anew` is why
+    some are read once more that have not just grown."""
 
     tasks: list[Task]
     size_bytes: int = 0
