@@ -139,7 +139,7 @@ class ScriptedUpstream:
         finally:
             writer.close()
             self._tasks.discard(task)
-            self._count(-1)
+            self._loop.call_soon(self._count, -1)  # behind what closes the socket, which the loop does next
 
     async def _play(
         self, steps: Steps, asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -162,6 +162,7 @@ async def test_a_connection_that_was_closed_meanwhile_is_not_used() -> None:
         client, upstream = Client(), an_upstream(up.url)
         await asked(client, upstream)
         await asyncio.to_thread(up.wait_for_connections, 0)
+        await asyncio.sleep(0)  # a turn in which this end hears of it
         await asked(client, upstream)
         assert len(up.books) == 2
         await client.aclose()
