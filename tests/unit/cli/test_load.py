@@ -116,14 +116,17 @@ def test_an_open_loop_from_the_first_word_to_the_files(
     ]
     assert exit_code(server.address, *QUICK, *options) == 0
     said = capsys.readouterr().out
-    # On a busy machine the last rate may be missed by a stall of half its second.
+    # On a busy machine the last rate may be missed by a stall of half its second, and rates between are tried then.
     assert re.search(r"The target (still holds at 40|holds at [23]\d(\.\d+)?) requests/s", said)
     assert "open loop, Poisson arrivals" in said
     assert "ITL: of one request: (end to end less TTFT) / (output tokens - 1)" in said
     result = read_result(files[0])
     assert (result.kind, result.plan["loop"], result.plan["levels"]) == ("load", "open", [20.0, 40.0])
     [seen] = result.observations.values()
-    assert {one.shape for one in seen} == {"20/s", "40/s"}
+    rates = {float(one.shape.removesuffix("/s")) for one in seen}
+    assert {20, 40} <= rates
+    assert all(20 <= rate <= 40 for rate in rates)
+    assert len(rates) == 2 or "still holds" not in said
     assert all(one.prompt_is_exact and one.output_tokens == 4 for one in seen)
     assert "<svg" in files[1].read_text("utf-8")
     assert files[2].read_text("utf-8").count("\n") == len(seen) + 1
