@@ -22,10 +22,7 @@ from taximeter.ledger.calls import (
     Names,
     Places,
     chosen,
-    instants_of,
     names_of,
-    stored_instants,
-    texts_of,
 )
 from taximeter.records import Dialect, Terms, Timing
 
@@ -103,7 +100,7 @@ class Alike(msgspec.Struct):
         kind = self.kind
         return LoggedCall(
             "",
-            texts_of(stored_instants(self.at[place : place + 1]))[0],
+            int(self.at.view(np.int64)[place]),
             self.origins[int(self.origin_of[place])],
             kind.model,
             tuple(self.leaves[:, place].tolist()),
@@ -151,7 +148,7 @@ def _alike(kind: Kind, calls: Sequence[LoggedCall]) -> Alike:
         list(origins.values()),
         np.array([places[id(call.origin)] for call in calls], dtype=np.int64),
         names_of(digests(kind.source, [call.identity for call in calls])),
-        instants_of([call.at for call in calls]),
+        np.array([call.at_us for call in calls], dtype=np.int64).view("datetime64[us]"),
         np.array([call.leaves for call in calls], dtype=np.int64).T.copy(),
         [call.request_id for call in calls],
         None if reported.count(None) == len(reported) else reported,

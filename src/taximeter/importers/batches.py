@@ -11,12 +11,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from taximeter.importers.instants import stored, text_of
+from taximeter.importers.instants import epoch_us
 from taximeter.importers.logged import LogFile, LoggedCall, Origin
 from taximeter.importers.rows import rows_of
 from taximeter.importers.strangers import mapping, text
@@ -56,7 +55,7 @@ def is_openais(entry: Mapping[str, Any]) -> bool:
 
 def read_anthropics(log: LogFile) -> Iterator[LoggedCall]:
     """The requests of one file of results."""
-    batch, at = _batch(log), _fetched_at(log)
+    batch, at_us = _batch(log), _fetched_us(log)
     origin = _origin(ANTHROPIC, "anthropic", Dialect.ANTHROPIC_MESSAGES, batch)
     for row in rows_of(log):
         result, name = mapping(row.get("result")), text(row.get("custom_id"))
@@ -66,14 +65,14 @@ def read_anthropics(log: LogFile) -> Iterator[LoggedCall]:
         message = mapping(result.get("message"))
         if message is None:
             kind = text(result.get("type")) or "errored"
-            yield _unanswered(origin, f"{batch} {name}", at, kind, result.get("error"))
+            yield _unanswered(origin, f"{batch} {name}", at_us, kind, result.get("error"))
         else:
-            yield _answered(origin, text(message.get("id")) or f"{batch} {name}", at, message)
+            yield _answered(origin, text(message.get("id")) or f"{batch} {name}", at_us, message)
 
 
 def read_openais(log: LogFile) -> Iterator[LoggedCall]:
     """The requests of one file of results or of errors."""
-    batch, fetched_at = _batch(log), _fetched_at(log)
+    batch, fetched_us = _batch(log), _fetched_us(log)
     origins = {dialect: _origin(OPENAI, "openai", dialect, batch) for dialect in _SPOKEN}
     for row in rows_of(log):
         name, response = text(row.get("custom_id")), mapping(row.get("response")) or {}
@@ -85,15 +84,15 @@ def read_openais(log: LogFile) -> Iterator[LoggedCall]:
         error = row.get("error") or body.get("error")
         identity = text(body.get("id")) or text(row.get("id")) or f"{batch} {name}"
         if mapping(body.get("usage")) is None and (error or not body):
-            yield _unanswered(origin, identity, fetched_at, "expired" if "expired" in str(error) else "errored", error)
+            yield _unanswered(origin, identity, fetched_us, "expired" if "expired" in str(error) else "errored", error)
             continue
-        at = stored(body.get("created") or body.get("created_at")) or fetched_at
-        call = _answered(origin, identity, at, body)
+        at_us = epoch_us(body.get("created") or body.get("created_at")) or fetched_us
+        call = _answered(origin, identity, at_us, body)
         call.request_id = text(response.get("request_id"))
         yield call
 
 
-def _answered(origin: Origin, identity: str, at: str, answer: Mapping[str, Any]) -> LoggedCall:
+def _answered(origin: Origin, identity: str, at_us: int, answer: Mapping[str, Any]) -> LoggedCall:
     """A request with its answer, read as the gateway reads it."""
     tap = tap_for(origin.dialect, streamed=False)
     tap.whole(msgspec.json.encode(answer))
@@ -101,7 +100,7 @@ def _answered(origin: Origin, identity: str, at: str, answer: Mapping[str, Any])
     said = found.terms or Terms()
     return LoggedCall(
         identity,
-        at,
+        at_us,
         origin,
         found.model or "unknown",
         usage=found.usage,
@@ -113,12 +112,12 @@ def _answered(origin: Origin, identity: str, at: str, answer: Mapping[str, Any])
     )
 
 
-def _unanswered(origin: Origin, identity: str, at: str, kind: str, error: object) -> LoggedCall:
+def _unanswered(origin: Origin, identity: str, at_us: int, kind: str, error: object) -> LoggedCall:
     """A request that was not answered, and is not billed."""
     inner = mapping(error) or {}
     return LoggedCall(
         identity,
-        at,
+        at_us,
         origin,
         "unknown",
         outcome=_OUTCOMES.get(kind, Outcome.FAILED),
@@ -133,8 +132,8 @@ def _batch(log: LogFile) -> str:
     return "" if found is None else found[0]
 
 
-def _fetched_at(log: LogFile) -> str:
-    return text_of(datetime.fromtimestamp(os.fstat(log.file.fileno()).st_mtime, UTC))
+def _fetched_us(log: LogFile) -> int:
+    return os.fstat(log.file.fileno()).st_mtime_ns // 1_000
 
 
 def _dialect(body: Mapping[str, Any]) -> Dialect:

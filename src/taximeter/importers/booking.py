@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 _NAMELESS = ""  # what a prototype's ids end with
 _MOST_KEPT = 50_000
 _EVER, _FOR_EVER = np.datetime64("0000-01-01", "us"), np.datetime64("10000-01-01", "us")
+_DAY_US = 24 * 3_600 * 10**6
 _INPUTS = len(INPUTS)
 _UNKNOWN_WRITES = LEAVES.index("input_cache_write_unknown_tokens")
 
@@ -125,7 +126,7 @@ class Books:
 
     def _receipt(self, call: LoggedCall, digest: str) -> Receipt:
         """The whole receipt of a call."""
-        origin, usage, timing, at = call.origin, call.as_usage(), call.timing, instant_of(call.at)
+        origin, usage, timing, at = call.origin, call.as_usage(), call.timing, instant_of(call.at_us)
         request = Request(
             id=f"req_{digest}",
             received_at=at,
@@ -198,7 +199,7 @@ class Books:
                 terms=call.terms,
                 tier=call.origin.tier,
                 input_tokens=sum(leaves[:_INPUTS]),
-                at=instant_of(call.at),
+                at=instant_of(call.at_us),
             )
         except PricingError as error:
             return str(error)
@@ -210,8 +211,8 @@ class Books:
             begin = _EVER if prices.valid_from is None else _instant(prices.valid_from)
             end = _FOR_EVER if prices.valid_until is None else _instant(prices.valid_until)
         else:  # on another day there may be a price
-            begin = np.datetime64(call.at[:10], "us")
-            end = begin + np.timedelta64(1, "D")
+            begin = np.datetime64(call.at_us - call.at_us % _DAY_US, "us")
+            end = begin + np.timedelta64(_DAY_US, "us")
         form = self._form(call, prices)
         unpriced: list[int] = []
         if form is not None and form.rates is not None:

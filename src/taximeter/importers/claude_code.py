@@ -24,7 +24,7 @@ import numpy as np
 
 from taximeter.importers.alike import Alike, Kind
 from taximeter.importers.decoding import UNREADABLE, decoded
-from taximeter.importers.instants import stored
+from taximeter.importers.instants import epoch_us, stored_text
 from taximeter.importers.lines import blocks
 from taximeter.importers.logged import LogFile, LoggedCall, Origin, of_two
 from taximeter.importers.strangers import amount, group_name, home_shortened, mapping, text
@@ -192,19 +192,20 @@ class _Transcript:
     def _usual(self, line: UsualLine) -> LoggedCall | None:
         """The same as `_call`, of a line that was read already."""
         _, at, message_id, request_id, leaves, common = line
+        at_us = epoch_us(at) or 0  # it is an instant since 2015
         session, folder, branch, agent, sidechain, model, tier, speed, geography = common
         if common is not self._common:
             self._common, self._common_origin = common, None
             self._common_terms = _terms(tier, speed, geography)
-        identity, terms = _identity(message_id, request_id, at, model, leaves), self._common_terms
+        identity, terms = _identity(message_id, request_id, at_us, model, leaves), self._common_terms
         known = self._open.get(identity)
-        if known is not None and _told_again(known, at, model, leaves, terms, None):
+        if known is not None and _told_again(known, at_us, model, leaves, terms, None):
             return None
         origin = self._common_origin
         if origin is None:
             belongs = _Line(session_id=session, cwd=folder, git_branch=branch, agent_id=agent, is_sidechain=sidechain)
             origin = self._common_origin = self._origins.of(belongs)
-        call = LoggedCall(identity, at, origin, model, leaves, terms=terms, request_id=request_id)
+        call = LoggedCall(identity, at_us, origin, model, leaves, terms=terms, request_id=request_id)
         return call if known is None else self._merge(known, call)
 
     def _call(self, line: bytes) -> LoggedCall | None:
@@ -221,28 +222,28 @@ class _Transcript:
         leaves = plain_leaves(usage)
         if leaves is None:
             return self._unusual(line)
-        model, at = message.model, stored(entry.timestamp)
+        model, at_us = message.model, epoch_us(entry.timestamp)
         if not model or model == _SYNTHETIC:
             self._log.note(_NO_MODEL)
             return None
-        if at is None:
+        if at_us is None:
             self._log.note(_NO_TIME)
             return None
         # Most lines are of the same call as the one before.
         named = (message.id, entry.request_id)
         if named != self._named or not message.id:
-            self._named, self._identity = named, _identity(*named, at, model, leaves)
+            self._named, self._identity = named, _identity(*named, at_us, model, leaves)
         identity = self._identity
         known = self._open.get(identity)
         if known is not None and known.leaves == leaves and entry.cost_usd is None:
-            known.at = min(known.at, at)
+            known.at_us = min(known.at_us, at_us)
             return None
         terms = _terms(usage.service_tier, usage.speed, usage.inference_geo)
-        if known is not None and _told_again(known, at, model, leaves, terms, entry.cost_usd):
+        if known is not None and _told_again(known, at_us, model, leaves, terms, entry.cost_usd):
             return None
         call = LoggedCall(
             identity,
-            at,
+            at_us,
             self._origins.of(entry),
             model,
             leaves,
@@ -275,17 +276,17 @@ class _Transcript:
         reported = None if message is None else mapping(message.get("usage"))
         if message is None or reported is None:
             return None
-        model, at = text(message.get("model")), stored(entry.get("timestamp"))
+        model, at_us = text(message.get("model")), epoch_us(entry.get("timestamp"))
         if model is None or model == _SYNTHETIC:
             self._log.note(_NO_MODEL)
             return None
-        if at is None:
+        if at_us is None:
             self._log.note(_NO_TIME)
             return None
         identity = text(message.get("id")), text(entry.get("requestId"))
         call = LoggedCall(
-            _identity(*identity, at, model, reported),
-            at,
+            _identity(*identity, at_us, model, reported),
+            at_us,
             self._origins.of(_line_of(entry)),
             model,
             usage=read_usage(words.MESSAGES, reported, model=model),
@@ -298,13 +299,13 @@ class _Transcript:
 
 
 def _told_again(
-    known: LoggedCall, at: str, model: str, leaves: tuple[int, ...], terms: Terms | None, reported: Decimal | None
+    known: LoggedCall, at_us: int, model: str, leaves: tuple[int, ...], terms: Terms | None, reported: Decimal | None
 ) -> bool:
     """Whether another account of the call is one of the same model with all it needs; `known` is both then. As `of_two`
     has it, for half of what it takes: most answers grow once."""
     if known.leaves is None or known.model != model:
         return False
-    known.at = min(known.at, at)
+    known.at_us = min(known.at_us, at_us)
     if sum(leaves) >= sum(known.leaves):
         known.leaves, known.terms = leaves, terms or known.terms
         known.reported = known.reported if reported is None else reported
@@ -314,13 +315,13 @@ def _told_again(
     return True
 
 
-def _identity(message_id: str | None, request_id: str | None, at: str, model: str, used: object) -> str:
+def _identity(message_id: str | None, request_id: str | None, at_us: int, model: str, used: object) -> str:
     """What names the call in whatever file it stands."""
     if message_id:
         return _name(message_id, request_id)
     if request_id:
         return request_id
-    return sha256(f"{at}\0{model}\0{used}".encode("utf-8", "replace")).hexdigest()
+    return sha256(f"{stored_text(at_us)}\0{model}\0{used}".encode("utf-8", "replace")).hexdigest()
 
 
 def _name(message_id: str, request_id: str | None) -> str:

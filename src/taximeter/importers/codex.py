@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import msgspec
 
 from taximeter.importers.decoding import UNREADABLE, decoded
 from taximeter.importers.files import unpacked_name
-from taximeter.importers.instants import instant_of, stored
+from taximeter.importers.instants import epoch_us, stored_text
 from taximeter.importers.lines import first_lines, marked_lines
 from taximeter.importers.logged import LogFile, LoggedCall, Origin
 from taximeter.importers.packed import beginning, opened
@@ -167,7 +167,7 @@ class _Rollout:
         now.session = text(payload.get("id")) or _stem(self._log.path)
         now.parent = _parent(payload)
         now.own = now.parent is None or now.parent == now.session
-        now.forked_at = stored(at)
+        now.forked_at = _stored(at)
         now.provider = text(payload.get("model_provider"))
         now.branch = text(git.get("branch"))
         now.project = None if cwd is None else home_shortened(cwd)
@@ -186,16 +186,17 @@ class _Rollout:
             tier = self._count_told(last, totals) or tier
         model = text(info.get("model")) or text(payload.get("model"))
         now.model = model or now.model
-        when = stored(at)
-        if when is None:
+        at_us = epoch_us(at)
+        if at_us is None:
             self._log.note("a line without a time")
             return None
+        when = stored_text(at_us)
         sign = " ".join(str(count) for count in (*(_counts(totals) if totals else [when]), *_counts(last)))
-        return self._call(self._identity(sign, when), when, last, tier=tier)
+        return self._call(self._identity(sign, when), at_us, last, tier=tier)
 
     def _take_record(self, payload: Object, at: object) -> LoggedCall | None:
         """A call with its response's id. Most are told again as a count, and counted there; compactions are not."""
-        response, usage, when = text(payload.get("response_id")), mapping(payload.get("usage")), stored(at)
+        response, usage, when = text(payload.get("response_id")), mapping(payload.get("usage")), _stored(at)
         self._latest_told = None
         if response is None or usage is None or when is None or not any(usage.get(name) for name in _COUNTS):
             return None
@@ -219,8 +220,9 @@ class _Rollout:
         told = now.told.pop(response, None)
         return None if told is None else self._call_told(response, told)
 
-    def _call_told(self, response: str, told: _Told) -> LoggedCall:
-        return self._call(response, told.at, told.usage, model=told.model, tier=told.tier)
+    def _call_told(self, response: str, told: _Told) -> LoggedCall | None:
+        at_us = epoch_us(told.at)
+        return None if at_us is None else self._call(response, at_us, told.usage, model=told.model, tier=told.tier)
 
     def _count_told(self, last: Object, totals: Object | None) -> str | None:
         """The call that was told with its id just now is the one that this count is of. Its tier, if it had one."""
@@ -255,7 +257,7 @@ class _Rollout:
     def _is_burst(self, when: str) -> bool:
         """Whether the copied history goes on: its events are written at the instant of the fork."""
         before = self._last_copy_at or self._at.forked_at
-        if before is None or instant_of(when) - instant_of(before) > _BURST:
+        if before is None or datetime.fromisoformat(when) - datetime.fromisoformat(before) > _BURST:
             return False
         self._last_copy_at = when
         return True
@@ -269,13 +271,13 @@ class _Rollout:
         return self._history
 
     def _call(
-        self, identity: str, when: str, usage: Object, *, model: str | None = None, tier: str | None = None
+        self, identity: str, at_us: int, usage: Object, *, model: str | None = None, tier: str | None = None
     ) -> LoggedCall:
         now = self._at
         leaves = _plain.leaves(usage)
         return LoggedCall(
             identity,
-            when,
+            at_us,
             self._origin_now(),
             model or now.model or "unknown",
             leaves,
@@ -309,7 +311,7 @@ def _history(path: Path, until: str | None, ancestors: frozenset[str]) -> list[t
     except OSError:
         return []
     # A call that was told by its response's id has no totals in its name, and is in no fork's history of counts.
-    counted = [call for call in calls if " " in call.identity and (until is None or call.at <= until)]
+    counted = [call for call in calls if " " in call.identity and (until is None or stored_text(call.at_us) <= until)]
     return [(call.identity.partition(" ")[2], call.identity) for call in counted]
 
 
@@ -367,6 +369,11 @@ def _difference(totals: Object, before: Object | None) -> dict[str, Any]:
         if _is_count((before or {}).get(name, 0))
     }
     return counts if min(parts.values(), default=0) < 0 else parts
+
+
+def _stored(at: object) -> str | None:
+    at_us = epoch_us(at)
+    return None if at_us is None else stored_text(at_us)
 
 
 def _is_count(value: object) -> bool:

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import msgspec
 
 from taximeter.errors import ConfigError
-from taximeter.importers.instants import between_ns, stored
+from taximeter.importers.instants import between_ns, epoch_us
 from taximeter.importers.logged import LogFile, LoggedCall, Origin, usage_of
 from taximeter.importers.origins import Origins
 from taximeter.importers.rows import Row, rows_of
@@ -126,8 +126,8 @@ class _Table:
         """The call of a row."""
         cells = {name: _cell(row, column) for name, column in self._columns}
         cell = cells.get
-        at = stored(cell("time"))
-        if at is None:
+        at_us = epoch_us(cell("time"))
+        if at_us is None:
             column = self._by.columns.time
             is_there = column in row or column.partition(".")[0] in row
             log.note("a row without a time" if is_there else f"a row without the column {column!r}, which has the time")
@@ -146,14 +146,14 @@ class _Table:
             log.note("a cost that is no number")
         return LoggedCall(
             str(name) if name is not None else _digest(row),
-            at,
+            at_us,
             self._origin(cells, [_cell(row, column) for column in self._by.labels.values()]),
             model or "unknown",
             leaves,
             usage=usage,
             terms=None if tier is None else _terms(tier),
             reported=cost,
-            timing=_timing(cells) if self._has_times else None,
+            timing=_timing(cells, at_us) if self._has_times else None,
             outcome=Outcome.FAILED if failed else Outcome.COMPLETED,
             error=complaint(error or word) if failed else None,
             uncosted=None if model else "the log does not name the model",
@@ -195,13 +195,13 @@ def _named(columns: msgspec.Struct) -> list[tuple[str, str]]:
     return [(name, column) for name, column in msgspec.structs.asdict(columns).items() if isinstance(column, str)]
 
 
-def _timing(cells: Mapping[str, Any]) -> Timing | None:
+def _timing(cells: Mapping[str, Any], at_us: int) -> Timing | None:
     total_ns = _ns(cells, "duration_s", "duration_ms")
     first_ns = _ns(cells, "first_token_s", "first_token_ms")
     if total_ns is None:
-        total_ns = between_ns(cells["time"], cells.get("end"))
+        total_ns = between_ns(at_us, epoch_us(cells.get("end")))
     if first_ns is None:
-        first_ns = between_ns(cells["time"], cells.get("first_token"))
+        first_ns = between_ns(at_us, epoch_us(cells.get("first_token")))
     return reported_timing(total_ns, first_ns)
 
 

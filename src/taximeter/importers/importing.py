@@ -208,7 +208,7 @@ class Importer:
             self._entries += books.entries(alike)
             self._waiting += len(alike)
         for call in piece.others:
-            self._look_at(int(np.datetime64(call.at) > self._latest))
+            self._look_at(int(np.datetime64(call.at_us, "us") > self._latest))
             self._entries.append(books.entry(call))
             self._waiting += 1
         if piece.is_last:

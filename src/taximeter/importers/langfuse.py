@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from taximeter.importers.instants import between_ns, stored
+from taximeter.importers.instants import between_ns, epoch_us
 from taximeter.importers.logged import LogFile, LoggedCall, usage_of
 from taximeter.importers.origins import Origins, tagged
 from taximeter.importers.rows import Row, rows_of
@@ -63,22 +63,22 @@ def _call(row: Row, origins: Origins, log: LogFile) -> LoggedCall | None:
         log.note("an observation that is no call of a model")
         return None
     start, end = first(row, "startTime", "start_time"), first(row, "endTime", "end_time")
-    at, identity = stored(start), text(first(row, "id", "observation_id"))
-    if at is None or identity is None:
-        log.note("a row without a time" if at is None else "a row without an id")
+    at_us, identity = epoch_us(start), text(first(row, "id", "observation_id"))
+    if at_us is None or identity is None:
+        log.note("a row without a time" if at_us is None else "a row without an id")
         return None
     failed = str(row.get("level") or "").upper() == "ERROR"
     usage = _usage(row)
     leaves, usage = (usage, None) if isinstance(usage, tuple) else (None, usage)
     first_token = first(row, "completionStartTime", "completion_start_time")
-    total_ns = between_ns(start, end)
+    total_ns = between_ns(at_us, epoch_us(end))
     if total_ns is None and (latency := amount(row.get("latency"))) is not None:
         total_ns = int(latency * 10**9)
     metadata = nested(row.get("metadata"))
     tier = text(nested(first(row, "modelParameters", "model_parameters")).get("service_tier"))
     return LoggedCall(
         identity,
-        at,
+        at_us,
         origins.of(
             source=NAME,
             dialect=Dialect.UNSAID,
@@ -93,7 +93,7 @@ def _call(row: Row, origins: Origins, log: LogFile) -> LoggedCall | None:
         usage=usage,
         terms=None if tier is None else Terms(tier=tier),
         reported=_reported(row),
-        timing=reported_timing(total_ns, between_ns(start, first_token)),
+        timing=reported_timing(total_ns, between_ns(at_us, epoch_us(first_token))),
         outcome=Outcome.FAILED if failed else Outcome.COMPLETED,
         error=complaint(text(first(row, "statusMessage", "status_message")) or "the call failed") if failed else None,
         uncosted=None if model else "the log does not name the model",

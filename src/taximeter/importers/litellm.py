@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from taximeter.importers.instants import between_ns, stored
+from taximeter.importers.instants import between_ns, epoch_us
 from taximeter.importers.logged import LogFile, LoggedCall, Origin
 from taximeter.importers.origins import Origins, tagged
 from taximeter.importers.rows import Row, rows_of
@@ -57,9 +57,9 @@ def read(log: LogFile) -> Iterator[LoggedCall]:
 
 
 def _call(row: Row, origins: Origins, log: LogFile) -> LoggedCall | None:
-    at, identity = stored(row.get("startTime")), text(row.get("request_id"))
-    if at is None or identity is None:
-        log.note("a row without a time" if at is None else "a row without an id")
+    at_us, identity = epoch_us(row.get("startTime")), text(row.get("request_id"))
+    if at_us is None or identity is None:
+        log.note("a row without a time" if at_us is None else "a row without an id")
         return None
     if str(row.get("cache_hit")).strip().lower() in ("true", "t", "1"):
         log.note("answered from LiteLLM's own cache: no provider was asked")
@@ -77,20 +77,20 @@ def _call(row: Row, origins: Origins, log: LogFile) -> LoggedCall | None:
         uncosted = "billed by something else than tokens, of which the log has no count"
     leaves = _plain.leaves(usage) if uncosted is None else None
     counted = read_usage(words.LITELLM, usage) if uncosted is None and leaves is None else None
-    total_ns = between_ns(row.get("startTime"), row.get("endTime"))
+    total_ns = between_ns(at_us, epoch_us(row.get("endTime")))
     tier = word_at(usage, words.LITELLM.tier) or word(metadata.get("service_tier"))
     if _kind(row) == "retrieve_batch":  # all calls of a batch that was done, in one row
         tier = "batch"
     return LoggedCall(
         identity,
-        at,
+        at_us,
         _origin(row, metadata, origins),
         without_seller(text(row.get("model")) or "unknown", text(row.get("custom_llm_provider"))),
         leaves,
         usage=counted,
         terms=None if tier is None else Terms(tier=tier),
         reported=spent,
-        timing=reported_timing(total_ns, between_ns(row.get("startTime"), row.get("completionStartTime"))),
+        timing=reported_timing(total_ns, between_ns(at_us, epoch_us(row.get("completionStartTime")))),
         outcome=Outcome.FAILED if failed else Outcome.COMPLETED,
         error=complaint(_error(metadata)) if failed else None,
         uncosted=uncosted,

@@ -44,14 +44,14 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 class LoggedCall(msgspec.Struct, gc=False):
     """One call as a log tells it.
 
-    `identity` names the call within its source, whatever file it is found in. `at` is when it was made, as
-    `instants.stored` has it. `leaves` are its tokens in the order of `plain.LEAVES`; where something about them is
+    `identity` names the call within its source, whatever file it is found in. `at_us` is when it was made, as
+    `instants.epoch_us` has it. `leaves` are its tokens in the order of `plain.LEAVES`; where something about them is
     unusual they are None, and `usage` says it. `reported` is what the log says it cost, in dollars. `timing` is one of
     `reported_timing`.
     """
 
     identity: str
-    at: str
+    at_us: int
     origin: Origin
     model: str
     leaves: tuple[int, ...] | None = None
@@ -107,7 +107,7 @@ def of_two(one: LoggedCall, later: LoggedCall) -> LoggedCall:
     """One call of two accounts of it: the one with more tokens is told later in the call's life, and of equals the
     second is. When it was made is when it was first heard of; a figure that only one of them has stays."""
     kept, other = (later, one) if later.total_tokens >= one.total_tokens else (one, later)
-    kept.at = min(one.at, later.at)
+    kept.at_us = min(one.at_us, later.at_us)
     kept.reported = other.reported if kept.reported is None else kept.reported
     kept.request_id = kept.request_id or other.request_id
     kept.terms = kept.terms or other.terms

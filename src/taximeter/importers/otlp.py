@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from taximeter.importers.instants import stored
+from taximeter.importers.instants import epoch_us, stored_text
 from taximeter.importers.logged import LogFile, LoggedCall
 from taximeter.importers.origins import Origins
 from taximeter.importers.rows import rows_of
@@ -198,11 +198,11 @@ def _leaves(spans: Mapping[str, _Span], log: LogFile) -> list[str]:
 
 
 def _span_call(span: _Span, origins: Origins, log: LogFile) -> LoggedCall | None:
-    said, at = span.attributes, stored(count(span.start))
+    said, at_us = span.attributes, epoch_us(count(span.start))
     if _is_around_calls(said):
         log.note("a span of an agent or a tool, without the calls within it")
         return None
-    if at is None:
+    if at_us is None:
         log.note("a span without a time")
         return None
     start, end = count(span.start) or 0, count(span.end)
@@ -221,7 +221,7 @@ def _span_call(span: _Span, origins: Origins, log: LogFile) -> LoggedCall | None
     terms = terms_in(words.OTEL, said)
     return LoggedCall(
         text(first(said, "gen_ai.response.id")) or f"{span.trace} {span.id}",
-        at,
+        at_us,
         origins.of(
             source=NAME,
             dialect=Dialect.UNSAID,
@@ -266,10 +266,12 @@ def _event_call(
     kind = (name or "").removeprefix(_CLAUDE_CODE)
     if kind not in ("api_request", "api_error"):
         return None
-    at = stored(said.get("event.timestamp")) or stored(count(first(record, "timeUnixNano", "observedTimeUnixNano")))
+    at_us = epoch_us(said.get("event.timestamp"))
+    if at_us is None:
+        at_us = epoch_us(count(first(record, "timeUnixNano", "observedTimeUnixNano")))
     model = text(said.get("model"))
-    if at is None or model is None:
-        log.note("an event without a time" if at is None else "an event without a model")
+    if at_us is None or model is None:
+        log.note("an event without a time" if at_us is None else "an event without a model")
         return None
     request, session = text(said.get("request_id")), text(said.get("session.id"))
     usage = {
@@ -283,9 +285,10 @@ def _event_call(
     leaves = None if failed else _plain_event.leaves(usage)
     milliseconds = amount(said.get("duration_ms"))
     sequence = text(str(said.get("event.sequence") or ""))
+    tokens = f"{usage['input_tokens']} {usage['output_tokens']}"
     return LoggedCall(
-        request or f"{session} {at} {sequence} {model} {usage['input_tokens']} {usage['output_tokens']}",
-        at,
+        request or f"{session} {stored_text(at_us)} {sequence} {model} {tokens}",
+        at_us,
         origins.of(
             source=EVENTS,
             dialect=Dialect.ANTHROPIC_MESSAGES,

@@ -28,7 +28,7 @@ Common = tuple[str | None, str | None, str | None, str | None, bool, str, str | 
 lines in a row that have it in common."""
 
 UsualLine = tuple[int, str, str, str | None, tuple[int, ...], Common]
-"""Where it begins, the instant as `instants.stored` has it, the message's id, the request's, leaves, and the rest."""
+"""Where it begins, the instant as the ledger has it, the message's id, the request's, leaves, and the rest."""
 
 
 if TYPE_CHECKING:

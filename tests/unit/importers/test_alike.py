@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from taximeter.importers.alike import sorted_out
 from taximeter.importers.booking import Books
-from taximeter.importers.instants import text_of
+from taximeter.importers.instants import epoch_us
 from taximeter.importers.logged import LoggedCall, Origin
 from taximeter.importers.timing import reported_timing
 from taximeter.ledger.rows import LARGEST
@@ -43,7 +43,7 @@ def calls(draw: st.DrawFn) -> list[LoggedCall]:
         made.append(
             LoggedCall(
                 f"call {number}",
-                text_of(draw(INSTANTS)),
+                epoch_us(draw(INSTANTS).isoformat()) or 0,
                 draw(st.sampled_from(ORIGINS)),
                 draw(st.sampled_from(["opus-card", "g5-card", "nobody's"])),
                 tuple(draw(st.lists(st.integers(0, 2_000_000), min_size=len(LEAVES), max_size=len(LEAVES)))),
@@ -78,7 +78,7 @@ def test_the_receipts_are_the_same(logged: list[LoggedCall]) -> None:
 
 def test_a_first_chunk_is_on_a_whole_receipt() -> None:
     """Columns have no place for it."""
-    call = LoggedCall("a", "2026-10-29 12:00:00.000000", ORIGINS[0], "g5-card", (1,) * len(LEAVES))
+    call = LoggedCall("a", epoch_us("2026-10-29T12:00:00Z") or 0, ORIGINS[0], "g5-card", (1,) * len(LEAVES))
     call.timing = reported_timing(2_000_000, 1_000)
     assert call.is_plain
     assert call.timing is not None
