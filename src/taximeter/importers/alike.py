@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from hashlib import blake2b
+from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple, Self, cast
 
@@ -15,7 +16,7 @@ import msgspec
 import numpy as np
 
 from taximeter.importers.logged import LoggedCall, Origin
-from taximeter.importers.timing import reported_timing
+from taximeter.importers.timing import ReportedTiming
 from taximeter.ledger.calls import (
     Counts,
     Instants,
@@ -24,7 +25,8 @@ from taximeter.ledger.calls import (
     chosen,
     names_of,
 )
-from taximeter.records import Dialect, Terms, Timing
+from taximeter.providers.metering.plain import LEAVES
+from taximeter.records import Dialect, Terms
 
 _ID_BYTES = 11  # 88 bits: of ten million calls, two have the same in one of 10^12 ledgers
 
@@ -113,10 +115,10 @@ class Alike(msgspec.Struct):
             uncosted=kind.uncosted,
         )
 
-    def _timing(self, place: int) -> Timing | None:
+    def _timing(self, place: int) -> ReportedTiming | None:
         if self.total_ns is None or self.first_token_ns is None:
             return None
-        return reported_timing(self.total_ns[place], self.first_token_ns[place])
+        return ReportedTiming(self.total_ns[place], self.first_token_ns[place])
 
 
 def sorted_out(calls: Iterable[LoggedCall]) -> tuple[list[Alike], list[LoggedCall]]:
@@ -149,12 +151,17 @@ def _alike(kind: Kind, calls: Sequence[LoggedCall]) -> Alike:
         np.array([places[id(call.origin)] for call in calls], dtype=np.int64),
         names_of(digests(kind.source, [call.identity for call in calls])),
         np.array([call.at_us for call in calls], dtype=np.int64).view("datetime64[us]"),
-        np.array([call.leaves for call in calls], dtype=np.int64).T.copy(),
+        _leaves_of(calls),
         [call.request_id for call in calls],
         None if reported.count(None) == len(reported) else reported,
         [timing.total_ns for timing in timings] or None,
         [timing.first_token_ns for timing in timings] or None,
     )
+
+
+def _leaves_of(calls: Sequence[LoggedCall]) -> Counts:
+    every = chain.from_iterable(call.leaves for call in calls if call.leaves is not None)
+    return np.fromiter(every, np.int64, len(LEAVES) * len(calls)).reshape(-1, len(LEAVES)).T.copy()
 
 
 def call_digest(call: LoggedCall) -> str:

@@ -126,7 +126,8 @@ class Books:
 
     def _receipt(self, call: LoggedCall, digest: str) -> Receipt:
         """The whole receipt of a call."""
-        origin, usage, timing, at = call.origin, call.as_usage(), call.timing, instant_of(call.at_us)
+        origin, usage, at = call.origin, call.as_usage(), instant_of(call.at_us)
+        timing = None if call.timing is None else call.timing.as_timing()
         request = Request(
             id=f"req_{digest}",
             received_at=at,

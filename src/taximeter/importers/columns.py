@@ -8,7 +8,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,14 +16,14 @@ import msgspec
 
 from taximeter.errors import ConfigError
 from taximeter.importers.instants import between_ns, epoch_us
-from taximeter.importers.logged import LogFile, LoggedCall, Origin, usage_of
+from taximeter.importers.logged import LogFile, LoggedCall, Origin, terms_of_tier, usage_of
 from taximeter.importers.origins import Origins
 from taximeter.importers.rows import Row, rows_of
 from taximeter.importers.strangers import amount, count, group_name, key_name, nested, text
-from taximeter.importers.timing import reported_timing
+from taximeter.importers.timing import ReportedTiming, reported_timing
 from taximeter.providers.metering.complaint import complaint
 from taximeter.providers.metering.plain import INPUTS, LEAVES, MOST_TOKENS
-from taximeter.records import Dialect, Outcome, Terms, Timing, Usage
+from taximeter.records import Dialect, Outcome, Usage
 
 NAME = "columns"
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
@@ -33,7 +32,6 @@ EDITION = "1"
 _UNTIMED = "the table has no duration of the call"
 
 _Name = Annotated[str, msgspec.Meta(min_length=1)]
-_MOST_KEPT = 10_000
 _GOOD = ("success", "succeeded", "ok", "completed", "complete", "true", "200", "")
 
 
@@ -120,7 +118,6 @@ class _Table:
         self._counts = [(name, column) for name, column in _named(by.tokens) if name in _COUNTS]
         self._has_times = any(name in _TIMES for name, _ in self._columns)
         self._origins = Origins()
-        self._known: dict[tuple[str | None, ...], Origin] = {}
 
     def call(self, row: Row, log: LogFile) -> LoggedCall | None:
         """The call of a row."""
@@ -151,7 +148,7 @@ class _Table:
             model or "unknown",
             leaves,
             usage=usage,
-            terms=None if tier is None else _terms(tier),
+            terms=None if tier is None else terms_of_tier(tier),
             reported=cost,
             timing=_timing(cells, at_us) if self._has_times else None,
             outcome=Outcome.FAILED if failed else Outcome.COMPLETED,
@@ -161,14 +158,7 @@ class _Table:
 
     def _origin(self, cells: Mapping[str, Any], labels: Sequence[Any]) -> Origin:
         said = (*map(cells.get, _OF_AN_ORIGIN), *labels)
-        if not all(value is None or isinstance(value, str) for value in said):
-            return self._new_origin(cells, labels)
-        origin = self._known.get(said)
-        if origin is None:
-            if len(self._known) >= _MOST_KEPT:
-                self._known.clear()
-            origin = self._known[said] = self._new_origin(cells, labels)
-        return origin
+        return self._origins.told_by(said, lambda: self._new_origin(cells, labels))
 
     def _new_origin(self, cells: Mapping[str, Any], labels: Sequence[Any]) -> Origin:
         return self._origins.of(
@@ -184,18 +174,12 @@ class _Table:
         )
 
 
-@lru_cache(maxsize=100)
-def _terms(tier: str) -> Terms:
-    """One object for all calls of a tier: they go together."""
-    return Terms(tier=tier)
-
-
 def _named(columns: msgspec.Struct) -> list[tuple[str, str]]:
     """Which column has what, of what a column has."""
     return [(name, column) for name, column in msgspec.structs.asdict(columns).items() if isinstance(column, str)]
 
 
-def _timing(cells: Mapping[str, Any], at_us: int) -> Timing | None:
+def _timing(cells: Mapping[str, Any], at_us: int) -> ReportedTiming | None:
     total_ns = _ns(cells, "duration_s", "duration_ms")
     first_ns = _ns(cells, "first_token_s", "first_token_ms")
     if total_ns is None:

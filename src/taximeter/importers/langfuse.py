@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from taximeter.importers.instants import between_ns, epoch_us
-from taximeter.importers.logged import LogFile, LoggedCall, usage_of
+from taximeter.importers.logged import LogFile, LoggedCall, terms_of_tier, usage_of
 from taximeter.importers.origins import Origins, tagged
 from taximeter.importers.rows import Row, rows_of
 from taximeter.importers.sellers import seller_called
@@ -22,7 +22,7 @@ from taximeter.importers.timing import reported_timing
 from taximeter.providers.metering.complaint import complaint
 from taximeter.providers.metering.leaves import word
 from taximeter.providers.metering.plain import MOST_TOKENS
-from taximeter.records import Dialect, Outcome, Terms, Usage
+from taximeter.records import Dialect, Outcome, Usage
 
 NAME = "langfuse"
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
@@ -91,7 +91,7 @@ def _call(row: Row, origins: Origins, log: LogFile) -> LoggedCall | None:
         model or "unknown",
         leaves,
         usage=usage,
-        terms=None if tier is None else Terms(tier=tier),
+        terms=None if tier is None else terms_of_tier(tier),
         reported=_reported(row),
         timing=reported_timing(total_ns, between_ns(at_us, epoch_us(first_token))),
         outcome=Outcome.FAILED if failed else Outcome.COMPLETED,

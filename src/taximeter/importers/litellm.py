@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from taximeter.importers.instants import between_ns, epoch_us
-from taximeter.importers.logged import LogFile, LoggedCall, Origin
+from taximeter.importers.logged import LogFile, LoggedCall, Origin, terms_of_tier
 from taximeter.importers.origins import Origins, tagged
 from taximeter.importers.rows import Row, rows_of
 from taximeter.importers.sellers import seller_called, without_seller
@@ -22,7 +22,7 @@ from taximeter.providers.metering import words
 from taximeter.providers.metering.complaint import complaint
 from taximeter.providers.metering.leaves import read_usage, word, word_at
 from taximeter.providers.metering.plain import PlainReader
-from taximeter.records import Dialect, Outcome, Terms
+from taximeter.records import Dialect, Outcome
 
 NAME = "litellm"
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".sql")
@@ -88,7 +88,7 @@ def _call(row: Row, origins: Origins, log: LogFile) -> LoggedCall | None:
         without_seller(text(row.get("model")) or "unknown", text(row.get("custom_llm_provider"))),
         leaves,
         usage=counted,
-        terms=None if tier is None else Terms(tier=tier),
+        terms=None if tier is None else terms_of_tier(tier),
         reported=spent,
         timing=reported_timing(total_ns, between_ns(at_us, epoch_us(row.get("completionStartTime")))),
         outcome=Outcome.FAILED if failed else Outcome.COMPLETED,

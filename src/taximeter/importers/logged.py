@@ -10,14 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import lru_cache
 from io import FileIO
 from pathlib import Path
 
 import msgspec
 
+from taximeter.importers.timing import ReportedTiming
 from taximeter.ledger.rows import LARGEST
 from taximeter.providers.metering.plain import LEAVES
-from taximeter.records import Dialect, Outcome, Terms, Timing, Usage
+from taximeter.records import Dialect, Outcome, Terms, Usage
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +62,7 @@ class LoggedCall(msgspec.Struct, gc=False):
     reported: Decimal | None = None
     request_id: str | None = None
     model_asked: str | None = None
-    timing: Timing | None = None
+    timing: ReportedTiming | None = None
     outcome: Outcome = Outcome.COMPLETED
     error: str | None = None
     finish_reason: str | None = None
@@ -87,6 +89,12 @@ class LoggedCall(msgspec.Struct, gc=False):
         if self.leaves is None:
             return self.usage
         return Usage(**dict(zip(LEAVES, self.leaves, strict=True)))  # pyright: ignore[reportArgumentType]  # names of leaves only
+
+
+@lru_cache(maxsize=100)
+def terms_of_tier(tier: str) -> Terms:
+    """The terms of a tier, and no others: one object for all of its calls."""
+    return Terms(tier=tier)
 
 
 def usage_of(leaves: Mapping[str, int], *, wrong: str, reported: Mapping[str, object] | None = None) -> Usage:

@@ -22,7 +22,9 @@ _KEY = re.compile(
 )
 _MOST_DOLLARS = Decimal(10**9)
 _MANY_DIGITS = 20
+_FEW_CHARACTERS = 13  # a point and what is behind it: no more than picodollars
 _MOST_PYTHON_CHARACTERS = 1 << 20
+_NO_DOLLARS = Decimal(0)
 _PICODOLLAR = Decimal(1).scaleb(-12)
 _DECIMAL_COMMA = re.compile(r"0?,\d+|\d{1,3}(\.\d{3})*,(\d{1,2}|\d{4,})|\d{1,3}(\.\d{3})+,\d+")
 """A number as much of Europe writes it. One comma with three digits behind it may part thousands: that is none."""
@@ -56,18 +58,25 @@ def text(value: object) -> str | None:
 def amount(value: object) -> Decimal | None:
     """Dollars to the picodollar, of a number or of a text that is one; None for what cannot be a price. Some write what
     floats made of their sums, and mean no more than that many digits."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
+    if isinstance(value, str):
+        said = value.strip().lstrip("$")
+        if "," in said and _DECIMAL_COMMA.fullmatch(said):
+            said = said.replace(".", "").replace(",", ".")
+    elif isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+        said = str(value)
+    else:
         return None
-    said = str(value).strip().lstrip("$")
-    if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(said):
-        said = said.replace(".", "").replace(",", ".")
     try:
         dollars = Decimal(said)
-    except InvalidOperation:
+        if not 0 <= dollars <= _MOST_DOLLARS:
+            return None
+    except InvalidOperation:  # it is no number, or `NaN`, which is not compared
         return None
-    if not dollars.is_finite() or not 0 <= dollars <= _MOST_DOLLARS:
-        return None
-    return dollars.quantize(_PICODOLLAR, context=EXACT).normalize(EXACT) if dollars else Decimal(0)
+    if not dollars:
+        return _NO_DOLLARS
+    if len(said) > _FEW_CHARACTERS or "e" in said or "E" in said:
+        dollars = dollars.quantize(_PICODOLLAR, context=EXACT)
+    return dollars.normalize(EXACT)
 
 
 def key_name(value: object) -> str | None:

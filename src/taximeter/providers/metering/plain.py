@@ -6,7 +6,7 @@ anything that `leaves` does not do with it too: a test holds the two together, o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, cast
 
 import msgspec
@@ -114,87 +114,74 @@ def _is_the_only_call(usage: MessagesUsage, calls: list[_Call]) -> bool:
 
 _Tree = dict[str, "int | _Tree"]
 _NOTHING, _NEVER = -1, -2  # what a usual object has nothing of, and what it has not at all
+_PROMPT, _ANSWER, _TOTAL, _READ, _WRITE, _WRITE_5M, _WRITE_1H, _REASONING = range(8)
 
 
 class PlainReader:
     """Reads usual usage objects by the words of their dialect: those that have nothing but whole numbers of text
-    tokens, in `LEAVES`, and whose total, if they say one, is the sum of these."""
+    tokens, in `LEAVES`, that say nothing twice in different words unless it is the same, and whose total, if they say
+    one, is the sum of these."""
 
     def __init__(self, words: Words) -> None:
         self._tree: _Tree = {}
-        self._count = 0
         self._input_has_parts = words.input_has_parts
-        self._input = self._placed([words.input])
-        self._output = None if words.output is None else self._placed([words.output])
-        self._total = self._placed([] if words.total is None else [words.total])
-        self._read, self._write = self._placed(words.read), self._placed(words.write)
-        self._write_5m = self._placed(words.writes.get("input_cache_write_5m_tokens", ()))
-        self._write_1h = self._placed(words.writes.get("input_cache_write_1h_tokens", ()))
-        self._reasoning = self._placed(words.reasoning)
-        odd = [*words.input_audio, *words.input_image, *words.read_audio, *words.read_image, *words.output_audio]
-        odd += [*words.output_image, *words.counted.values()]
-        odd += [path for leaf, paths in words.writes.items() if leaf not in LEAVES for path in paths]
-        for path in odd:
-            self._place(path, _NOTHING)
-        for path in (words.iterations, words.repriced):
-            if path is not None:
-                self._place(path[:1], _NEVER)
+        self._has_output = words.output is not None
+        writes = words.writes
+        self._place(_PROMPT, words.input)
+        self._place(_ANSWER, *([] if words.output is None else [words.output]))
+        self._place(_TOTAL, *([] if words.total is None else [words.total]))
+        self._place(_READ, *words.read)
+        self._place(_WRITE, *words.write)
+        self._place(_WRITE_5M, *writes.get("input_cache_write_5m_tokens", ()))
+        self._place(_WRITE_1H, *writes.get("input_cache_write_1h_tokens", ()))
+        self._place(_REASONING, *words.reasoning)
+        self._place(_NOTHING, *words.input_audio, *words.input_image, *words.read_audio, *words.read_image)
+        self._place(_NOTHING, *words.output_audio, *words.output_image, *words.counted.values())
+        self._place(_NOTHING, *(path for leaf, paths in writes.items() if leaf not in LEAVES for path in paths))
+        self._place(_NEVER, *(path[:1] for path in (words.iterations, words.repriced) if path is not None))
 
     def leaves(self, said: Mapping[str, object]) -> tuple[int, ...] | None:
         """The buckets, in the order of `LEAVES`; None for an object that is not usual."""
-        counts: list[int | None] = [None] * self._count
+        counts: list[int | None] = [None] * (_REASONING + 1)
         if not _gathered(self._tree, said, counts):
             return None
-        prompt = _first(counts, self._input)
-        answer = 0 if self._output is None else _first(counts, self._output)
+        prompt, answer, total, read, write, write_5m, write_1h, reasoning = counts
+        if not self._has_output:
+            answer = 0
         if prompt is None or answer is None:
             return None
-        read, write = _first(counts, self._read) or 0, _first(counts, self._write)
-        write_5m, write_1h = _first(counts, self._write_5m) or 0, _first(counts, self._write_1h) or 0
+        read, write_5m, write_1h, reasoning = read or 0, write_5m or 0, write_1h or 0, reasoning or 0
         unknown = 0 if write is None else write - write_5m - write_1h
         fresh = prompt - read - write_5m - write_1h - unknown if self._input_has_parts else prompt
-        reasoning = _first(counts, self._reasoning) or 0
-        leaves = (fresh, read, write_5m, write_1h, unknown, answer - reasoning, reasoning)
-        tokens, total = sum(leaves), _first(counts, self._total)
-        if min(leaves) < 0 or tokens > MOST_TOKENS or total not in (None, tokens):
+        text = answer - reasoning
+        tokens = fresh + read + write_5m + write_1h + unknown + answer
+        if fresh < 0 or unknown < 0 or text < 0 or tokens > MOST_TOKENS or (total is not None and total != tokens):
             return None
-        return leaves
+        return fresh, read, write_5m, write_1h, unknown, text, reasoning
 
-    def _placed(self, paths: Sequence[Path]) -> tuple[int, ...]:
-        """Where the counts at these paths are put."""
-        places = tuple(range(self._count, self._count + len(paths)))
-        self._count += len(paths)
-        for path, place in zip(paths, places, strict=True):
-            self._place(path, place)
-        return places
-
-    def _place(self, path: Path, place: int) -> None:
-        tree = self._tree
-        for key in path[:-1]:
-            tree = cast("_Tree", tree.setdefault(key, {}))
-        tree[path[-1]] = place
+    def _place(self, what: int, *paths: Path) -> None:
+        for path in paths:
+            tree = self._tree
+            for key in path[:-1]:
+                tree = cast("_Tree", tree.setdefault(key, {}))
+            tree[path[-1]] = what
 
 
 def _gathered(tree: _Tree, said: Mapping[str, object], counts: list[int | None]) -> bool:
     """Puts the counts where they belong. Whether all that is there is usual."""
     for key, value in said.items():
-        place = tree.get(key)
-        if place is None or value is None:
+        what = tree.get(key)
+        if what is None or value is None:
             continue
-        if type(place) is dict:
-            if type(value) is not dict or not _gathered(place, cast("Mapping[str, object]", value), counts):
+        if isinstance(what, dict):
+            if not isinstance(value, dict) or not _gathered(what, cast("Mapping[str, object]", value), counts):
                 return False
         elif type(value) is not int or value < 0:
             return False
-        elif cast("int", place) >= 0:
-            counts[cast("int", place)] = value
-        elif value or place == _NEVER:
+        elif what >= 0:
+            if counts[what] not in (None, value):
+                return False
+            counts[what] = value
+        elif value or what == _NEVER:
             return False
     return True
-
-
-def _first(counts: Sequence[int | None], places: tuple[int, ...]) -> int | None:
-    for place in places:
-        if counts[place] is not None:
-            return counts[place]
-    return None
