@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 COLUMNS = "columns"
 _BATCH = 10_000  # are appended where nothing else is being, and otherwise what comes together meanwhile
-_WORTH_PROCESSES_BYTES = 24 << 20  # below, they would be done before they have started
 _FUTURE = timedelta(days=1)  # clocks differ, and zones are forgotten
 _SMALL_HEAD_BYTES = 1 << 14
 
@@ -181,10 +180,9 @@ class Importer:
         summary = self._summary
         summary.files_unchanged, summary.notes = made.unchanged, made.notes
         self._anew = made.anew
-        processes = self._processes if made.size_bytes >= _WORTH_PROCESSES_BYTES else 0
         with (
             without_collecting(),
-            reading(made.tasks, processes=processes) as pieces,
+            reading(made.tasks, processes=self._processes) as pieces,
             ThreadPoolExecutor(1, thread_name_prefix="taximeter-append") as appender,
         ):
             books = self._open_books()

@@ -21,6 +21,7 @@ from taximeter.errors import CapacityError
 from taximeter.importers.pieces import Piece, Task, read_pieces
 from taximeter.importers.whole_files import is_read_whole, pieces_of_whole_files
 
+_WORTH_BYTES = 24 << 20  # below, they would be done before others have started
 _PIPE_BYTES = 1 << 20  # as much as Linux lets anybody have
 _AHEAD_BYTES = 8 << 20  # of what is read and not yet booked: some three batches
 
@@ -28,13 +29,14 @@ _AHEAD_BYTES = 8 << 20  # of what is read and not yet booked: some three batches
 @contextmanager
 def reading(tasks: Sequence[Task], *, processes: int) -> Generator[Iterator[tuple[Task, Piece]]]:
     """Every piece of every task, in their order; with `processes` above 0, read by that many beside this one, or by as
-    many threads."""
+    many threads, where there is as much to read as makes them worth their start."""
     whole = [is_read_whole(task) for task in tasks]
     by_native_code = [task for task, is_whole in zip(tasks, whole, strict=True) if is_whole]
     by_python = [task for task, is_whole in zip(tasks, whole, strict=True) if not is_whole]
+    beside = processes if sum(task.size_bytes for task in tasks) >= _WORTH_BYTES else 0
     with (
-        pieces_of_whole_files(by_native_code, threads=processes) as of_whole,
-        _by_processes(by_python, processes) as of_others,
+        pieces_of_whole_files(by_native_code, threads=beside) as of_whole,
+        _by_processes(by_python, beside) as of_others,
     ):
         yield _one_by_one(of_whole if is_whole else of_others for is_whole in whole)
 
@@ -50,7 +52,7 @@ def _one_by_one(readers: Iterable[Iterator[tuple[Task, Piece]]]) -> Iterator[tup
 
 @contextmanager
 def _by_processes(tasks: Sequence[Task], processes: int) -> Generator[Iterator[tuple[Task, Piece]]]:
-    if processes < 1 or len(tasks) < 2:
+    if processes < 1 or not tasks:
         yield ((task, piece) for task in tasks for piece in read_pieces(task))
         return
     # Not forked: this process may have threads, and what they hold would be held for ever in there.

@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import NoReturn, cast
 
 import pytest
 
@@ -247,7 +247,7 @@ def test_readers_beside_this_one_read_the_same(desk: Desk, monkeypatch: pytest.M
         by_python(monkeypatch)
     monkeypatch.setattr(whole_files, "_AT_ONCE_FILES", 1)
     monkeypatch.setattr(whole_files, "_AHEAD_BYTES", 3_000)
-    monkeypatch.setattr("taximeter.importers.importing._WORTH_PROCESSES_BYTES", 0)
+    monkeypatch.setattr(workers, "_WORTH_BYTES", 0)
     for file in range(6):
         names = range(file * 5, file * 5 + 10)  # half of each is in the next one too
         session = f"s{file}"
@@ -265,6 +265,22 @@ def test_readers_beside_this_one_read_the_same(desk: Desk, monkeypatch: pytest.M
     }
 
 
+def _never(task: object) -> NoReturn:
+    raise AssertionError(task)
+
+
+def test_one_large_export_is_read_beside_and_a_small_one_is_not(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What reads in another process knows nothing of what was changed in this one."""
+    line = {"request_id": "r", "call_type": "completion", "spend": 0, "startTime": "2026-10-29 12:00:00"}
+    desk.write("small.jsonl", line)
+    with monkeypatch.context() as patch:
+        patch.setattr(workers, "read_pieces", _never)
+        with pytest.raises(AssertionError):
+            desk.run(processes=1)
+        patch.setattr(workers, "_WORTH_BYTES", 1)
+        assert desk.run(processes=1).total.calls == 1
+
+
 def _ends_at_once(out: object, their_tasks: object) -> None:
     os._exit(1)
 
@@ -277,7 +293,7 @@ def test_a_reader_that_is_killed_ends_the_import_and_the_next_one_is_whole(
         desk.write(f"{file}{'x' * 150}.jsonl", transcript_line(f"m{file}", out=10, request=f"r{file}"))
     with monkeypatch.context() as patch:
         by_python(patch)
-        patch.setattr("taximeter.importers.importing._WORTH_PROCESSES_BYTES", 0)
+        patch.setattr(workers, "_WORTH_BYTES", 0)
         patch.setattr(workers, "_work", _ends_at_once)
         with pytest.raises(CapacityError, match="import again"):
             desk.run(processes=1)
