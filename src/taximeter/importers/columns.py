@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,19 +14,20 @@ from typing import Annotated, Any
 import msgspec
 
 from taximeter.errors import ConfigError
+from taximeter.importers.chunks import Row, cell
 from taximeter.importers.instants import between_ns, epoch_us
 from taximeter.importers.logged import LogFile, LoggedCall, Origin, terms_of_tier, usage_of
 from taximeter.importers.origins import Origins
-from taximeter.importers.rows import Row, rows_of
-from taximeter.importers.strangers import amount, count, group_name, key_name, nested, text
+from taximeter.importers.rows import rows_of
+from taximeter.importers.strangers import amount, count, group_name, key_name, text
 from taximeter.importers.timing import ReportedTiming, reported_timing
 from taximeter.providers.metering.complaint import complaint
-from taximeter.providers.metering.plain import INPUTS, LEAVES, MOST_TOKENS
+from taximeter.providers.metering.plain import LEAVES, MOST_TOKENS
 from taximeter.records import Dialect, Outcome, Usage
 
 NAME = "columns"
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
-EDITION = "1"
+EDITION = "2"
 
 _UNTIMED = "the table has no duration of the call"
 
@@ -121,30 +121,32 @@ class _Table:
 
     def call(self, row: Row, log: LogFile) -> LoggedCall | None:
         """The call of a row."""
-        cells = {name: _cell(row, column) for name, column in self._columns}
-        cell = cells.get
-        at_us = epoch_us(cell("time"))
+        cells = {name: cell(row, column) for name, column in self._columns}
+        at_us = epoch_us(cells.get("time"))
         if at_us is None:
             column = self._by.columns.time
-            is_there = column in row or column.partition(".")[0] in row
-            log.note("a row without a time" if is_there else f"a row without the column {column!r}, which has the time")
+            if cells.get("time") is not None:
+                log.note("a row with a time that is neither ISO 8601 nor a number since 1970")
+            elif column in row or column.partition(".")[0] in row:
+                log.note("a row without a time")
+            else:
+                log.note(f"a row without the column {column!r}, which has the time")
             return None
-        model = text(cell("model")) or self._by.model
-        counts = {name: count(_cell(row, column)) for name, column in self._counts}
-        usage = _usage(counts, self._by.tokens)
+        model = text(cells.get("model")) or self._by.model
+        usage = _usage(self._told(row, log), self._by.tokens)
         leaves, usage = (usage, None) if isinstance(usage, tuple) else (None, usage)
-        word = (text(cell("outcome")) or "").lower()
-        error = text(cell("error"))
+        word = (text(cells.get("outcome")) or "").lower()
+        error = text(cells.get("error"))
         failed = error is not None or word not in _GOOD
-        name = cell("id")
-        tier = text(cell("tier"))
-        cost = amount(cell("cost"))
-        if cost is None and text(cell("cost")) is not None:
+        name = cells.get("id")
+        tier = text(cells.get("tier"))
+        cost = amount(cells.get("cost"))
+        if cost is None and text(cells.get("cost")) is not None:
             log.note("a cost that is no number")
         return LoggedCall(
             str(name) if name is not None else _digest(row),
             at_us,
-            self._origin(cells, [_cell(row, column) for column in self._by.labels.values()]),
+            self._origin(cells, [cell(row, column) for column in self._by.labels.values()]),
             model or "unknown",
             leaves,
             usage=usage,
@@ -155,6 +157,21 @@ class _Table:
             error=complaint(error or word) if failed else None,
             uncosted=None if model else "the log does not name the model",
         )
+
+    def _told(self, row: Row, log: LogFile) -> dict[str, int | None]:
+        """The counts of the row by their names in the map; None for what is there and is no count, which is said."""
+        told: dict[str, int | None] = {}
+        for name, column in self._counts:
+            value = cell(row, column)
+            if value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING):
+                continue
+            number = count(value)
+            if number is None and isinstance(value, str) and "," in value:
+                number = count(amount(value))  # `12,0`, as much of Europe writes it
+            if number is None:
+                log.note(f"a cell of the column {column!r} that is no count")
+            told[name] = number
+        return told
 
     def _origin(self, cells: Mapping[str, Any], labels: Sequence[Any]) -> Origin:
         said = (*map(cells.get, _OF_AN_ORIGIN), *labels)
@@ -197,43 +214,54 @@ def _ns(cells: Mapping[str, Any], seconds: str, milliseconds: str) -> int | None
     return None
 
 
-def _usage(counts: Mapping[str, int | None], by: _Tokens) -> tuple[int, ...] | Usage | None:
-    """The leaves, in the order of `plain.LEAVES`, where there is no more to say."""
-    given, answer = counts.get("input"), counts.get("output")
-    if given is None and answer is None:
+def _usage(told: Mapping[str, int | None], by: _Tokens) -> tuple[int, ...] | Usage | None:
+    """The leaves, in the order of `plain.LEAVES`, where there is no more to say. Of a whole that is told, what is not
+    told of its parts is nothing; of another one, the parts that are told are known all the same."""
+    if not told:
         return None
-    read, reasoning = counts.get("cache_read") or 0, counts.get("reasoning") or 0
-    write_5m, write_1h = counts.get("cache_write_5m") or 0, counts.get("cache_write_1h") or 0
-    write = counts.get("cache_write")
-    unknown = 0 if write is None else write - write_5m - write_1h
-    fresh = (given or 0) - (read + write_5m + write_1h + unknown if by.input_includes_cache else 0)
-    prompt = (fresh, read, write_5m, write_1h, unknown)
-    answered = ((answer or 0) - (reasoning if by.output_includes_reasoning else 0), reasoning)
-    if given is not None and (answer is not None or by.output is None):  # as in tables of embeddings
-        leaves = (*prompt, *answered)
-        if min(leaves) >= 0 and sum(leaves) <= MOST_TOKENS:
-            return leaves
-        return usage_of(dict(zip(LEAVES, leaves, strict=True)), wrong=_WRONG)
-    sides = zip(INPUTS, prompt, strict=True) if answer is None else zip(LEAVES[len(INPUTS) :], answered, strict=True)
-    known = usage_of(dict(sides), wrong=_WRONG)
-    side, missing = ("answer", Usage.OUTPUT_LEAVES) if answer is None else ("prompt", Usage.INPUT_LEAVES)
-    reasons = dict.fromkeys(missing, f"the row does not say how many tokens the {side} had")
-    return replace(known, **dict.fromkeys(missing), unknown_reasons=reasons | dict(known.unknown_reasons))  # pyright: ignore[reportArgumentType]  # names of leaves only
+    given, answer = told.get("input"), told.get("output")
+    if answer is None and by.output is None and given is not None:  # as in tables of embeddings
+        answer = 0
+    untold = None if given is None else 0
+    read = told.get("cache_read", untold)
+    untold = 0 if any(name in told for name in _WRITES) else untold
+    write_5m, write_1h = told.get("cache_write_5m", untold), told.get("cache_write_1h", untold)
+    unknown = _less(told["cache_write"], write_5m, write_1h) if "cache_write" in told else untold
+    parts = (read, write_5m, write_1h, unknown)
+    fresh = _less(given, *parts) if by.input_includes_cache else given
+    reasoning = told.get("reasoning", None if answer is None else 0)
+    spoken = _less(answer, reasoning) if by.output_includes_reasoning else answer
+    leaves = (fresh, *parts, spoken, reasoning)
+    known = {leaf: number for leaf, number in zip(LEAVES, leaves, strict=True) if number is not None}
+    if min(known.values(), default=0) < 0:
+        return Usage.unknown(_WRONG)
+    if len(known) == len(LEAVES):
+        return tuple(known.values()) if sum(known.values()) <= MOST_TOKENS else usage_of(known, wrong=_WRONG)
+    reasons = {
+        leaf: _UNTOLD[side] if whole is None else _UNTOLD_PARTS[side]
+        for side, whole, of_side in ((0, given, Usage.INPUT_LEAVES), (1, answer, Usage.OUTPUT_LEAVES))
+        for leaf in of_side
+        if leaf not in known and (whole is None or leaf in LEAVES)
+    }
+    return Usage(**{**dict.fromkeys(LEAVES, 0), **known, **dict.fromkeys(reasons)}, unknown_reasons=reasons)  # pyright: ignore[reportArgumentType]  # names of leaves only
 
+
+def _less(whole: int | None, *parts: int | None) -> int | None:
+    """What is left of the whole; None where something is not known."""
+    known = [part for part in parts if part is not None]
+    return None if whole is None or len(known) < len(parts) else whole - sum(known)
+
+
+_UNTOLD = [f"the row does not say how many tokens the {side} had" for side in ("prompt", "answer")]
+_UNTOLD_PARTS = [f"the row does not say what the tokens of the {side} were" for side in ("prompt", "answer")]
+_WRITES = ("cache_write", "cache_write_5m", "cache_write_1h")
+_NOTHING = ("", "null", "none", "nan", "n/a", "na", "-", "\\n")
+"""What programs and people write where there is nothing."""
 
 _WRONG = "the row's counts contradict each other: see input_includes_cache in the map"
 _TIMES = ("end", "first_token", "duration_s", "duration_ms", "first_token_s", "first_token_ms")
 _OF_AN_ORIGIN = ("provider", "task", "run", "session", "key")
 _COUNTS = ("input", "output", "cache_read", "cache_write", "cache_write_5m", "cache_write_1h", "reasoning")
-
-
-def _cell(row: Row, column: str) -> Any:
-    """What a column has, None where that is nothing. Dots lead into objects."""
-    if column in row:
-        value = row[column]
-        return None if value == "" else value
-    name, dot, rest = column.partition(".")
-    return _cell(nested(row.get(name)), rest) if dot else None
 
 
 def _digest(row: Row) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import errno
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -24,6 +25,8 @@ SUFFIXES = (".gz", ".zst")
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5"  # of four: no text in UTF-8 begins so either
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_UTF16_WITHOUT_MARK = re.compile(rb"(?:(?P<little>[\t\n\r -~]\0){2}|(?:\0[\t\n\r -~]){2})")
+_BEGUN_BYTES = 4
 _GZIP_FORMAT = 16 + zlib.MAX_WBITS
 _BLOCK_BYTES = 1 << 20
 _PACKED_BYTES = 1 << 14  # where a byte of these is wrong, none of what they hold comes out
@@ -43,26 +46,27 @@ class Opened(NamedTuple):
 
 def is_plain(begun: bytes) -> bool:
     """Whether a file that begins so is read as it lies."""
-    return not begun.startswith((_GZIP, _ZSTD, *_UTF16))
+    return not begun.startswith((_GZIP, _ZSTD)) and _utf16(begun) is None
 
 
 def opened(path: Path) -> Opened:
     """The file at `path`. Raises OSError."""
     file = path.open("rb", buffering=0)
     status = os.fstat(file.fileno())
-    begun = file.read(len(_GZIP))
+    begun = file.read(_BEGUN_BYTES)
     file.seek(0)
     if is_plain(begun):
         return Opened(file, status.st_size, status)
     with closing(file):
         copy = tempfile.TemporaryFile("w+b", buffering=0)  # noqa: SIM115 - whoever reads it closes it
         try:
-            pieces = _READERS.get(begun, _in_utf8)(file)
+            encoding = _utf16(begun)
+            pieces = _READERS[begun[: len(_GZIP)]](file) if encoding is None else _in_utf8(file, encoding)
             damage, size = _copied(pieces, copy)
-            if begun in _READERS:
+            if encoding is None:
                 copy.seek(0)
-                if copy.read(len(_GZIP)) in _UTF16:
-                    raise OSError(errno.EILSEQ, "it is packed, and in UTF-16")
+                if _utf16(copy.read(_BEGUN_BYTES)) is not None:
+                    raise OSError(errno.EILSEQ, "it is packed, and in UTF-16: unpack it, that can be read")
             copy.seek(0)
         except BaseException:
             copy.close()
@@ -86,9 +90,18 @@ def beginning(begun: bytes) -> bytes:
                     return next(pieces, b"")[:_MOST_BEGINNING_BYTES]
                 except EOFError:
                     return b""
+    encoding = _utf16(begun)
+    return begun if encoding is None else begun.decode(encoding, "ignore").encode("utf-8", "replace")
+
+
+def _utf16(begun: bytes) -> str | None:
+    """Which kind of UTF-16 a file is in that begins so; None for other text. Not every program writes the mark."""
     if begun.startswith(_UTF16):
-        return begun.decode("utf-16", "ignore").encode("utf-8", "replace")
-    return begun
+        return "utf-16"
+    found = _UTF16_WITHOUT_MARK.match(begun)
+    if found is None:
+        return None
+    return "utf-16-be" if found["little"] is None else "utf-16-le"
 
 
 def _copied(pieces: Iterator[bytes], copy: FileIO) -> tuple[str | None, int]:
@@ -134,8 +147,8 @@ def _unpacked_by_zstd(file: FileIO) -> Generator[bytes]:
         raise EOFError
 
 
-def _in_utf8(file: FileIO) -> Iterator[bytes]:
-    decode = codecs.getincrementaldecoder("utf-16")("replace").decode
+def _in_utf8(file: FileIO, encoding: str) -> Iterator[bytes]:
+    decode = codecs.getincrementaldecoder(encoding)("replace").decode
     while piece := file.read(_BLOCK_BYTES):
         yield decode(piece).encode("utf-8", "replace")
     yield decode(b"", final=True).encode("utf-8", "replace")

@@ -5,7 +5,6 @@ Owns: the list of sources. Refuses to know: their formats, which each has a modu
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from taximeter.importers.decoding import BLANK, UNREADABLE, decoded
 from taximeter.importers.dumps import is_a_dump, tables_in
 from taximeter.importers.lines import first_lines
 from taximeter.importers.logged import LogFile, LoggedCall
-from taximeter.importers.rows import DELIMITERS
+from taximeter.importers.tables import names_of_columns
 from taximeter.importers.usual_lines import usage_calls
 
 if TYPE_CHECKING:
@@ -193,12 +192,7 @@ def _objects(head: bytes) -> Iterator[Mapping[str, Any]]:
     if is_a_dump(head):
         yield from tables_in(head)
         return
-    first = head.partition(b"\n")[0].decode("utf-8", "replace").rstrip("\r")
-    delimiter = max(DELIMITERS, key=first.count)
-    try:
-        yield {name: None for row in csv.reader([first], delimiter=delimiter) for name in row}
-    except csv.Error:
-        return
+    yield dict.fromkeys(names_of_columns(head.decode("utf-8", "replace")))
 
 
 def _dicts(value: object) -> Iterator[Mapping[str, Any]]:

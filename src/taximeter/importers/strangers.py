@@ -26,7 +26,7 @@ _FEW_CHARACTERS = 13  # a point and what is behind it: no more than picodollars
 _MOST_PYTHON_CHARACTERS = 1 << 20
 _NO_DOLLARS = Decimal(0)
 _PICODOLLAR = Decimal(1).scaleb(-12)
-_DECIMAL_COMMA = re.compile(r"0?,\d+|\d{1,3}(\.\d{3})*,(\d{1,2}|\d{4,})|\d{1,3}(\.\d{3})+,\d+")
+_DECIMAL_COMMA = re.compile(r"0?,\d+|\d{1,3}(\.\d{3})*,(\d{1,2}|\d{4,})|\d{1,3}(\.\d{3})+,\d+|\d{4,},\d+")
 """A number as much of Europe writes it. One comma with three digits behind it may part thousands: that is none."""
 
 

@@ -144,6 +144,12 @@ EXPORTS: dict[str, tuple[str, Callable[[], bytes]]] = {
     "a table made in Python": ("rows.csv", lambda: _table(",", str)),
     "a table with tabs": ("rows.tsv", lambda: _table("\t", json.dumps)),
     "a table in UTF-16": ("rows.csv", lambda: _table(",", json.dumps).decode().encode("utf-16")),
+    "a table in UTF-16 without a mark": ("rows.csv", lambda: _table(",", json.dumps).decode().encode("utf-16-le")),
+    "lines in UTF-16 the other way around": (
+        "rows.jsonl",
+        lambda: (json.dumps(LITELLM_ROW) + "\n").encode("utf-16-be"),
+    ),
+    "a spreadsheet's table": ("rows.csv", lambda: codecs.BOM_UTF8 + b"sep=;\r\n" + _table(";", json.dumps)),
     "a document with a byte order mark": (
         "rows.json",
         lambda: codecs.BOM_UTF8 + json.dumps([LITELLM_ROW], indent=1).encode(),

@@ -1,9 +1,8 @@
-"""Exports of LiteLLM and Langfuse, and tables with a map: the right buckets, and their own figures beside ours."""
+"""Exports of LiteLLM and Langfuse: the right buckets, and their own figures beside ours."""
 
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from taximeter.errors import ConfigError
 from taximeter.importers import importing, sources
 from taximeter.importers.logged import LogFile, LoggedCall
 from taximeter.records import Basis, Outcome
@@ -270,115 +268,6 @@ def test_langfuses_files_have_other_names_for_the_same(desk: Desk) -> None:
     assert receipt.usage.total_tokens == 30
 
 
-MAP = """
-source = "our-proxy"
-provider = "openai"
-
-[columns]
-time = "when"
-id = "id"
-model = "model"
-duration_ms = "took"
-cost = "price"
-session = "meta.chat"
-key = "caller"
-outcome = "status"
-
-[tokens]
-input = "in"
-output = "out"
-cache_read = "cached"
-reasoning = "thought"
-
-[labels]
-team = "meta.team"
-"""
-
-
-def test_any_table_is_read_by_a_map_of_its_columns(desk: Desk) -> None:
-    """Dots lead into objects; a row without an id is named by what it says."""
-    columns = desk.folder / "map.toml"
-    columns.write_text(MAP)
-    row = {"when": "2026-10-29T12:00:00+02:00", "model": "g5-card", "in": "10000", "cached": 8_000, "out": 1_000}
-    row |= {"thought": 300, "took": 1_500, "price": "$0.02", "meta": {"chat": "c1", "team": "search"}, "caller": "ci"}
-    rows = [row | {"id": 1, "status": "ok"}, row | {"status": "error 500"}, row | {"status": "error 500"}]
-    desk.write("calls.csv", as_csv(rows))
-    summary = desk.run(columns=columns)
-    receipts = desk.receipts()
-    assert len(receipts) == 2
-    assert {each.outcome for each in receipts} == {Outcome.COMPLETED, Outcome.FAILED}
-    assert {(each.source, each.request.session, each.request.key) for each in receipts} == {("our-proxy", "c1", "ci")}
-    assert receipts[0].request.labels == {"team": "search"}
-    assert receipts[0].request.received_at.hour == 10
-    assert [each.cost.total for each in receipts if each.cost] == [Decimal("0.0135")] * 2
-    assert [each.timing.total_ns for each in receipts if each.timing] == [1_500_000_000] * 2
-    assert summary.total.reported == Decimal("0.04")
-    assert desk.run(columns=columns).files_unchanged == 1
-    columns.write_text(MAP.replace('cache_read = "cached"\n', ""))
-    assert desk.run(columns=columns).files_read == 1, "another map reads other things"
-
-
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [("0,0056", "0.0056"), ("0,005", "0.005"), ("1,5", "1.5"), ("1.234,50", "1234.50"), ("1,234", None), ("n/a", None)],
-)
-def test_a_cost_may_have_a_decimal_comma(desk: Desk, written: str, meant: str | None) -> None:
-    """Where it cannot be a comma between thousands; what is no number is said, and not nothing."""
-    columns = desk.folder / "map.toml"
-    columns.write_text(MAP)
-    desk.write("calls.csv", f"when;model;in;out;price\n2026-10-29 12:00:00;g5-card;100;10;{written}\n".encode())
-    summary = desk.run(columns=columns)
-    (receipt,) = desk.receipts()
-    assert receipt.cost_reported == (None if meant is None else Decimal(meant))
-    assert summary.notes["a cost that is no number"] == (meant is None)
-
-
-@pytest.mark.parametrize(
-    "wrong", ["columns = 3", '[columns]\ntime = "t"', 'source = "x"\n[columns]\ntime = "t"\nmodle = "m"']
-)
-def test_a_map_that_is_not_understood_says_so(desk: Desk, wrong: str) -> None:
-    """Before anything is read."""
-    columns = desk.folder / "map.toml"
-    columns.write_text(wrong)
-    path = desk.write("calls.csv", b"t\n1\n")
-    with pytest.raises(ConfigError, match=r"map\.toml"):
-        desk.run(path, columns=columns)
-
-
-def test_a_column_that_is_not_there_is_named(desk: Desk) -> None:
-    """A map for another table, or a heading with a blank before it: not each row's own fault."""
-    columns = desk.folder / "map.toml"
-    columns.write_text(MAP)
-    desk.write("calls.csv", b" when,model,in,out\n2026-10-29 12:00:00,g5-card,100,10\n")
-    assert dict(desk.run(columns=columns).notes) == {"a row without the column 'when', which has the time": 1}
-    desk.write("calls.csv", b"when,model,in,out\nyesterday,g5-card,100,10\n")
-    assert dict(desk.run(columns=columns).notes) == {"a row without a time": 1}
-
-
-@pytest.mark.parametrize("rows", [1, 400])
-def test_a_map_that_was_put_right_puts_receipts_right(desk: Desk, rows: int) -> None:
-    """More tokens, fewer, or the same in other buckets: what the map says now counts, once."""
-    columns = desk.folder / "map.toml"
-    lines = [
-        {"when": 1_790_000_000, "id": n, "model": "g5-card", "in": 2_006, "cached": 1_920, "out": 300}
-        for n in range(rows)
-    ]
-    desk.write("calls.jsonl", *lines)
-    inclusive = MAP.replace('session = "meta.chat"', "")
-    exclusive = inclusive.replace("[tokens]", "[tokens]\ninput_includes_cache = false")
-    found: list[tuple[int, int | None, int | None]] = []
-    for text in (inclusive.replace('cache_read = "cached"\n', ""), inclusive, exclusive, inclusive):
-        columns.write_text(text)
-        summary = desk.run(columns=columns)
-        used = [each.usage for each in desk.receipts()]
-        assert len(used) == rows
-        assert used[0] is not None
-        assert all(each == used[0] for each in used)
-        found.append((summary.corrected, used[0].input_fresh_tokens, used[0].input_cache_read_tokens))
-        assert desk.run(columns=columns).corrected == 0
-    assert found == [(0, 2_006, 0), (rows, 86, 1_920), (rows, 2_006, 1_920), (rows, 86, 1_920)]
-
-
 @pytest.mark.parametrize("failed", [False, True])
 def test_a_newer_edition_of_a_reader_tells_apart_what_was_together(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, failed: bool
@@ -404,67 +293,6 @@ def test_a_newer_edition_of_a_reader_tells_apart_what_was_together(
     assert [each.usage.input_cache_read_tokens for each in desk.receipts() if each.usage] == [8_000]
     assert desk.tokens() == 11_000
     assert desk.run().files_unchanged == 1
-
-
-def test_counts_that_contradict_each_other_are_unknown(desk: Desk) -> None:
-    """A remainder below zero is a reason, never a zero."""
-    columns = desk.folder / "map.toml"
-    columns.write_text(MAP)
-    desk.write("calls.jsonl", {"when": 1_790_000_000, "model": "g5-card", "in": 10, "cached": 20, "out": 1})
-    desk.run(columns=columns)
-    (receipt,) = desk.receipts()
-    assert receipt.cost is None
-    assert "contradict" in (receipt.uncosted_reason or "")
-
-
-@pytest.mark.parametrize("missing", ["in", "out"])
-def test_a_count_that_a_row_does_not_have_is_unknown(desk: Desk, missing: str) -> None:
-    """Not zero: a call whose prompt nobody counted would be cheap. What the row does say stays."""
-    columns = desk.folder / "map.toml"
-    columns.write_text(MAP)
-    row = {"when": 1_790_000_000, "model": "g5-card", "in": 10, "out": 7} | {missing: None}
-    desk.write("calls.jsonl", row)
-    desk.run(columns=columns)
-    (receipt,) = desk.receipts()
-    assert receipt.usage is not None
-    assert (receipt.usage.input_tokens, receipt.usage.output_tokens) == (
-        None if missing == "in" else 10,
-        None if missing == "out" else 7,
-    )
-    assert receipt.cost is None
-    assert "the row does not say how many tokens" in (receipt.uncosted_reason or "")
-
-
-@pytest.mark.parametrize(
-    ("said", "kept"),
-    [
-        ("ci", "ci"),
-        ("nightly-batch-evaluation-in-production", "nightly-batch-evaluation-in-production"),
-        ("8d5f6f0e-5b0a-4a5e-9d0e-6d1f0f3c2b1a", "8d5f6f0e-5b0a-4a5e-9d0e-6d1f0f3c2b1a"),
-        ("sk-proj-abcdefghijklmnopqrstuvwxyz0123456789", ""),
-        ("Bearer abc", ""),
-        ("0123456789abcdef" * 2, ""),
-        ("Ab3" * 14, ""),
-        ("0123456789abcdef" * 4, "0123456789ab"),
-    ],
-)
-def test_a_key_itself_is_never_kept(desk: Desk, said: str, kept: str) -> None:
-    """Tables of gateways of one's own have them now and then: the beginning of a digest tells them apart as well."""
-    columns = desk.folder / "map.toml"
-    columns.write_text(MAP)
-    desk.write("calls.jsonl", {"when": 1_790_000_000, "model": "g5-card", "in": 1, "out": 1, "caller": said})
-    desk.run(columns=columns)
-    (receipt,) = desk.receipts()
-    assert receipt.request.key == (kept or hashlib.sha256(said.encode()).hexdigest()[:12])
-
-
-def test_a_table_without_answers_has_none(desk: Desk) -> None:
-    """Embeddings: where the map has no column for them, they are not looked for."""
-    columns = desk.folder / "map.toml"
-    columns.write_text(MAP.replace('output = "out"\n', "").replace('reasoning = "thought"\n', ""))
-    desk.write("calls.jsonl", {"when": 1_790_000_000, "model": "g5-card", "in": 800_000})
-    desk.run(columns=columns)
-    assert desk.total() == 1
 
 
 def test_a_batch_whose_results_are_not_there_is_said(desk: Desk) -> None:
