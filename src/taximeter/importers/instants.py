@@ -3,7 +3,12 @@ then."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+
+import numpy as np
+from numpy.typing import NDArray
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_WITHOUT_ZONE = _EPOCH.replace(tzinfo=None)
@@ -34,6 +39,66 @@ def epoch_us(value: object) -> int | None:
         return None
     # West of Greenwich, the last day of the year 9999 goes on for longer than calendars do.
     return min(microseconds, _LATEST_US) if microseconds >= _EARLIEST_US else None
+
+
+def epochs_us(values: Sequence[object]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The same of many, in an array, 0 for what is none; and of which they are."""
+    found = _alike_us(values)
+    for place in np.flatnonzero(found < _EARLIEST_US).tolist():
+        found[place] = epoch_us(values[place]) or 0
+    return found, found != 0
+
+
+def _alike_us(values: Sequence[object]) -> NDArray[np.int64]:
+    """Of texts that are written as the first value is: day, time and zone, as most programs write them; 0 for all
+    others."""
+    first = values[0] if values else None
+    layout = _LAYOUT.fullmatch(first) if isinstance(first, str) else None
+    if layout is None:
+        return np.zeros(len(values), dtype=np.int64)
+    length = layout.end()
+    texts = [value if type(value) is str and len(value) == length and value.isascii() else "" for value in values]
+    letters = np.array(texts, dtype=f"S{length}").view(np.uint8).reshape(-1, length)
+    of_first = letters[0]
+    is_digit = (of_first >= ord("0")) & (of_first <= ord("9"))
+    is_digit[layout.end("second") if layout["fraction"] is None else layout.end("fraction") :] = False
+    digits = letters.astype(np.int64) - ord("0")
+    has_layout = (letters[:, ~is_digit] == of_first[~is_digit]).all(axis=1)
+    has_layout &= ((digits[:, is_digit] >= 0) & (digits[:, is_digit] <= 9)).all(axis=1)
+
+    def number(name: str) -> NDArray[np.int64]:
+        begin, end = layout.span(name)
+        end = min(end, begin + _MOST_DIGITS)  # what is finer than microseconds is cut off
+        return digits[:, begin:end] @ 10 ** np.arange(end - begin)[::-1]
+
+    months = (number("year") - 1970) * 12 + number("month") - 1
+    days = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64) + number("day") - 1
+    seconds = (days * 24 + number("hour")) * 60 + number("minute")
+    seconds = seconds * 60 + number("second") - _zone_s(layout)
+    microseconds = seconds * 1_000_000
+    if layout["fraction"] is not None:
+        microseconds += number("fraction") * 10 ** max(0, _MOST_DIGITS - len(layout["fraction"]))
+    has_layout &= (number("month") >= 1) & (number("month") <= 12) & (number("day") >= 1)
+    has_layout &= days < (months + 1).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+    has_layout &= (number("hour") < 24) & (number("minute") < 60) & (number("second") < 60)
+    has_layout &= microseconds <= _LATEST_US
+    return np.where(has_layout, microseconds, 0)
+
+
+def _zone_s(layout: re.Match[str]) -> int:
+    zone = layout["zone"]
+    if zone in (None, "Z"):
+        return 0
+    behind = int(zone[1:3]) * 3_600 + int(zone[4:6]) * 60
+    return behind if zone[0] == "+" else -behind
+
+
+_MOST_DIGITS = 6
+_LAYOUT = re.compile(
+    r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)[T ](?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
+    r"(?:\.(?P<fraction>\d{1,9}))?(?P<zone>Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)?",
+    re.ASCII,
+)
 
 
 def instant_of(at_us: int) -> datetime:

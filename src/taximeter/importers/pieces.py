@@ -66,18 +66,25 @@ def read_pieces(task: Task) -> Iterator[Piece]:
         log = LogFile(path=task.path, file=file, size=size, on_bytes=count)
         if damage is not None:
             log.note(damage)
+        alike: list[Alike] = []
         calls: list[LoggedCall] = []
+        waiting = 0
         state = None
         try:
             if source.in_pieces:
                 log.offset = reading_offset(task.state, file, size, source.edition)
             resumed = log.offset > 0
             log.memory = task.state.memory if task.state is not None and resumed else ""
-            for call in source.read(log):
-                calls.append(call)
-                if len(calls) >= _PIECE_CALLS:
-                    yield Piece(*sorted_out(calls), read_bytes)
-                    calls, read_bytes = [], 0
+            for read in source.read(log):
+                if isinstance(read, Alike):
+                    alike.append(read)
+                    waiting += len(read)
+                else:
+                    calls.append(read)
+                    waiting += 1
+                if waiting >= _PIECE_CALLS:
+                    yield _piece(alike, calls, read_bytes)
+                    alike, calls, waiting, read_bytes = [], [], 0, 0
             state = FileState(
                 device=status.st_dev,
                 inode=status.st_ino,
@@ -91,4 +98,11 @@ def read_pieces(task: Task) -> Iterator[Piece]:
         except OSError as error:
             log.note(f"a file cannot be read: {why(error)}")
             resumed = False
-        yield Piece(*sorted_out(calls), read_bytes, is_last=True, resumed=resumed, state=state, notes=log.notes)
+        piece = _piece(alike, calls, read_bytes)
+        piece.is_last, piece.resumed, piece.state, piece.notes = True, resumed, state, log.notes
+        yield piece
+
+
+def _piece(alike: list[Alike], calls: list[LoggedCall], read_bytes: int) -> Piece:
+    more, others = sorted_out(calls)
+    return Piece([*alike, *more], others, read_bytes)

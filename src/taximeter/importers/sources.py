@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from taximeter.importers import batches, claude_code, codex, columns, langfuse, litellm, otlp
+from taximeter.importers.column_map import load_map
 from taximeter.importers.decoding import BLANK, UNREADABLE, decoded
 from taximeter.importers.dumps import is_a_dump, tables_in
 from taximeter.importers.lines import first_lines
@@ -50,7 +51,7 @@ class Source:
     words: str
     suffixes: tuple[str, ...]
     edition: str
-    read: Callable[[LogFile], Iterator[LoggedCall]]
+    read: Callable[[LogFile], Iterator[Alike | LoggedCall]]
     is_mine: Callable[[Mapping[str, Any]], bool]
     places: Callable[[Environ, Path], list[Path]] = _nowhere
     in_pieces: bool = False
@@ -136,7 +137,7 @@ def source_named(name: str, map_path: Path | None) -> Source:
     understood, KeyError for a name that is not known."""
     if map_path is None:
         return SOURCES[name]
-    by, digest = columns.load_map(map_path)
+    by, digest = load_map(map_path)
     return Source(
         name=columns.NAME,
         words=f"a table of {by.source}",
