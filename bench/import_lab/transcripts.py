@@ -8,6 +8,7 @@ can be held to it.
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ _LEAVES = (
     "cache_read_input_tokens",
     "output_tokens",
 )
+_DENSE_TIME = timedelta(days=55)
 
 
 @dataclass(slots=True)
@@ -42,7 +44,8 @@ class Made:
 
 def make_dense_transcripts(folder: Path, *, calls: int, seed: int = 1) -> Made:
     """Write at least so many calls to `folder`/projects, in transcripts with next to no text: each call is one line of
-    what its usage takes, in sessions of some hundreds. Most of what an import of them does is booking and writing."""
+    what its usage takes, in sessions of some hundreds, which begin one after the other. Most of what an import of them
+    does is booking and writing."""
     chance = random.Random(seed)  # noqa: S311 - synthetic data
     made = Made()
     start = datetime(2026, 10, 1, 8, tzinfo=UTC)
@@ -50,9 +53,12 @@ def make_dense_transcripts(folder: Path, *, calls: int, seed: int = 1) -> Made:
     while made.calls < calls:
         place = number % 12
         session = _uuid(chance)
-        at = start + timedelta(minutes=37 * number % (60 * 24 * 55))
+        at = start + _DENSE_TIME * (made.calls / calls)
         lines = list(_dense_session(chance, made, session, f"/home/dev/project-{place}", at))
-        _write(folder / "projects" / f"-home-dev-project-{place}" / f"{session}.jsonl", lines, made)
+        path = folder / "projects" / f"-home-dev-project-{place}" / f"{session}.jsonl"
+        _write(path, lines, made)
+        # Files are last written to in the order in which they were begun, more or less: here exactly.
+        os.utime(path, (at.timestamp(), at.timestamp()))
         number += 1
     return made
 

@@ -168,6 +168,8 @@ class SqliteSession:
             if synchronous != self._synchronous:
                 self._connection.execute(f"PRAGMA synchronous = {synchronous}")
                 self._synchronous = synchronous
+            if self._copying is not None:
+                self._copying.make_way()
             # Takes the lock to write as it begins, so that waiting for that is patience's business and never an error
             # half-way.
             self._connection.execute("BEGIN IMMEDIATE")
@@ -176,9 +178,8 @@ class SqliteSession:
                 self._connection.execute("COMMIT")
             finally:
                 self._roll_back()
-            if self._copying is not None and not self._copying.begin():
-                with suppress(sqlite3.Error):  # all is committed, and the next one meets it too
-                    self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            if self._copying is not None:
+                self._copying.begin()
 
     @contextmanager
     def savepoint(self) -> Generator[None]:
