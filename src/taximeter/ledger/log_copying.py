@@ -1,10 +1,10 @@
 """SQLite's log, copied into the file beside who writes it.
 
 What a transaction changes goes to a log, and from there into the file once there is much of it: that takes the disk
-longer than the transaction took, and whoever commits would wait for it. Once all of the log is in the file it is written
-from its beginning again; while somebody writes on and on that never comes about by itself, and each piece of a log that
-only grows is new to the system, which has to find room for it in memory and on the disk: that costs more than to write
-where something was. Owns: that thread, and when it is waited for. Refuses to know: what is written.
+longer than the transaction took, and whoever commits would wait for it. Once all of the log is in the file it is
+written from its beginning again. While somebody writes on and on that never comes about by itself, and each piece of a
+log that only grows is new to the system, which has to find room for it in memory and on the disk: that costs more than
+to write where something was. Owns: that thread, and when it is waited for. Refuses to know: what is written.
 """
 
 from __future__ import annotations
