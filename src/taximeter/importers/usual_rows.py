@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from taximeter.importers.alike import Alike, Kind, digests
 from taximeter.importers.chunks import Chunk
-from taximeter.importers.instants import epochs_us
+from taximeter.importers.instants import between_ns, epochs_us
 from taximeter.importers.logged import Origin
 from taximeter.importers.mapped_rows import (
     COUNTS,
@@ -30,14 +30,14 @@ from taximeter.importers.mapped_rows import (
     count_in,
     identity_of,
     is_nothing,
-    timing_of,
 )
 from taximeter.importers.strangers import amount, text
-from taximeter.importers.timing import ReportedTiming
+from taximeter.importers.timing import ReportedTiming, reported_timing
 from taximeter.ledger.calls import Counts, Names, chosen, names_of
 from taximeter.providers.metering.plain import MOST_TOKENS
 
 _UNUSUAL = -1
+_SURELY_AMOUNTS = 10**9  # whole numbers up to here are amounts, and have nanoseconds that are counts
 _ODD = (
     object()
 )  # instead of a cell that is neither a text nor nothing: some of these are equal and mean different things
@@ -132,11 +132,32 @@ class UsualRows:
     def _timings(self, chunk: Chunk, at_us: Counts, places: NDArray[np.intp]) -> list[ReportedTiming | None] | None:
         if not self._times:
             return None
-        columns = (chosen(places, chunk.column(self._columns[name])) for name in self._times)
-        return [
-            timing_of(dict(zip(self._times, cells, strict=True)), begin_us)
-            for cells, begin_us in zip(zip(*columns, strict=True), at_us[places].tolist(), strict=True)
-        ]
+        total_ns = self._ns(chunk, at_us, places, "duration_s", "duration_ms", "end")
+        first_ns = self._ns(chunk, at_us, places, "first_token_s", "first_token_ms", "first_token")
+        return list(map(reported_timing, total_ns, first_ns))
+
+    def _ns(
+        self, chunk: Chunk, at_us: Counts, places: NDArray[np.intp], in_s: str, in_ms: str, until: str
+    ) -> list[int | None]:
+        """How long it took from each call's beginning, by the first of these that says it."""
+        ways: list[Sequence[int | None]] = []
+        for name, unit_ns in ((in_s, 10**9), (in_ms, 10**6)):
+            if name in self._columns:
+                ways.append(_ns_in(chosen(places, chunk.column(self._columns[name])), unit_ns))
+        if until in self._columns:
+            ends_us = epochs_us(chunk.column(self._columns[until]))[0][places].tolist()
+            ways.append(list(map(between_ns, at_us[places].tolist(), ends_us)))
+        if len(ways) == 1:
+            return list(ways[0])
+        by_row = zip(*ways, strict=True) if ways else repeat((), len(places))
+        return [next((ns for ns in said if ns is not None), None) for said in by_row]
+
+
+def _ns_in(values: Sequence[Any], unit_ns: int) -> list[int | None]:
+    numbers = _if_all_are_counts(values)
+    if numbers is not None and len(numbers) and numbers.min() >= 0 and numbers.max() <= _SURELY_AMOUNTS:
+        return (numbers * unit_ns).tolist()
+    return [None if said is None else int(said * unit_ns) for said in map(amount, values)]
 
 
 class _Counted(NamedTuple):
