@@ -62,15 +62,18 @@ class Cells:
         return {name: value for name, value in zip(self._names, self._rows[place], strict=True) if value != ""}
 
     def column(self, name: str) -> Sequence[Any]:
-        there = self._names.count(name)
-        if there == 1 and not self._leads_into_objects(name):
-            if self._columns is None:
-                self._columns = list(zip(*self._rows, strict=True))
-            return self._columns[self._names.index(name)]
-        if not there and not self._leads_into_objects(name):
+        before, dot, rest = name.partition(".")
+        by_itself = self._names.count(name)
+        in_objects = self._names.count(before) if dot else 0
+        if not by_itself and not in_objects:
             return [None] * len(self)
+        if by_itself == 1 and not in_objects:
+            return self._cells(name)
+        if in_objects == 1 and not by_itself:
+            return [cell(nested(value), rest) for value in self._cells(before)]
         return [cell(self.row(place), name) for place in range(len(self))]
 
-    def _leads_into_objects(self, name: str) -> bool:
-        before, dot, _ = name.partition(".")
-        return bool(dot) and before in self._names
+    def _cells(self, name: str) -> Sequence[str]:
+        if self._columns is None:
+            self._columns = list(zip(*self._rows, strict=True))
+        return self._columns[self._names.index(name)]

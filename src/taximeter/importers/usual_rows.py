@@ -191,9 +191,10 @@ def _if_all_are_counts(values: Sequence[Any]) -> Counts | None:
 
 
 def _comparable(cells: Sequence[Any]) -> Sequence[Any]:
+    """Cells that are equal if they mean the same: 1 and True are not, and so numbers are put into tuples."""
     if set(map(type, cells)) <= {str, type(None)}:
         return cells
-    return [cell if cell is None or type(cell) is str else _ODD for cell in cells]
+    return [cell if cell is None or type(cell) is str else (cell,) if type(cell) is int else _ODD for cell in cells]
 
 
 class _Codes(dict[tuple[Any, ...], int]):
@@ -208,7 +209,7 @@ class _Codes(dict[tuple[Any, ...], int]):
     def __missing__(self, cells: tuple[Any, ...]) -> int:
         code = _UNUSUAL
         if _ODD not in cells:
-            said = [None if cell == "" else cell for cell in cells]
+            said = [cell[0] if type(cell) is tuple else None if cell == "" else cell for cell in cells]
             of_names = len(self._names)
             common = self._rows.common(dict(zip(self._names, said[:of_names], strict=True)), said[of_names:])
             if common.error is None:
