@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,6 +197,13 @@ def _comparable(cells: Sequence[Any]) -> Sequence[Any]:
     return [cell if cell is None or type(cell) is str else (cell,) if type(cell) is int else _ODD for cell in cells]
 
 
+def _said(comparable: Any) -> Any:
+    """The cell again, None where it is empty."""
+    if isinstance(comparable, tuple):
+        return cast("tuple[int]", comparable)[0]
+    return None if comparable == "" else comparable
+
+
 class _Codes(dict[tuple[Any, ...], int]):
     """The place among `commons` of what rows with these cells have in common."""
 
@@ -209,7 +216,7 @@ class _Codes(dict[tuple[Any, ...], int]):
     def __missing__(self, cells: tuple[Any, ...]) -> int:
         code = _UNUSUAL
         if _ODD not in cells:
-            said = [cell[0] if type(cell) is tuple else None if cell == "" else cell for cell in cells]
+            said = list(map(_said, cells))
             of_names = len(self._names)
             common = self._rows.common(dict(zip(self._names, said[:of_names], strict=True)), said[of_names:])
             if common.error is None:
