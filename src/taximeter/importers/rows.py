@@ -6,6 +6,7 @@ Owns: telling these apart, and which lines of JSON are unreadable. Refuses to kn
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -21,6 +22,28 @@ from taximeter.importers.tables import cells_of
 
 _MOST_LINE_BYTES = 64 << 20  # prompts and answers are in there
 _HEAD_BYTES = 1 << 16
+_OF_PAGES = frozenset(
+    [
+        "object",
+        "has_more",
+        "first_id",
+        "last_id",
+        "next",
+        "next_page",
+        "next_cursor",
+        "cursor",
+        "previous",
+        "page",
+        "limit",
+        "count",
+        "total",
+        "total_pages",
+        "meta",
+        "pagination",
+        "success",
+        "status",
+    ]
+)
 _BOM = b"\xef\xbb\xbf"
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -58,20 +81,43 @@ def _is_an_object(line: bytes) -> bool:
 
 
 def _is_a_line(head: bytes) -> bool:
-    """Whether the first line is an object by itself."""
-    first, end, _ = head.partition(b"\n")
+    """Whether the first line is an object by itself, one of several or none that holds a list."""
+    first, end, rest = head.partition(b"\n")
     try:
         entry = mapping(decoded(first))
     except UNREADABLE:
         return not end and not holds_a_list(first)  # it is long, and not written over lines
-    return entry is not None and not any(isinstance(entry.get(name), list) for name in LISTS)
+    return entry is not None and (bool(rest.strip(BLANK)) or not any(_lists_in(entry)))
+
+
+def _lists_in(entry: Row) -> Iterator[list[object]]:
+    for name, value in entry.items():
+        if name in LISTS and isinstance(value, list):
+            yield value
+
+
+def _is_a_page(entry: Row) -> bool:
+    """Whether an object is one of the answers in which an interface gives a long list."""
+    return any(_lists_in(entry)) and not any(name not in LISTS and name not in _OF_PAGES for name in entry)
 
 
 def _of_lines(log: LogFile) -> Iterator[Objects]:
     reader = Counted(log).buffered()
+    are_pages = None
     while lines := reader.readlines(CHUNK_BYTES):
         for first in range(0, len(lines), CHUNK_ROWS):
-            yield _objects(lines[first : first + CHUNK_ROWS], log)
+            objects = _objects(lines[first : first + CHUNK_ROWS], log)
+            if are_pages is None and objects:
+                are_pages = _is_a_page(objects[0])
+            yield _on_pages(objects, log) if are_pages else objects
+
+
+def _on_pages(pages: Objects, log: LogFile) -> Objects:
+    entries = [entry for page in pages for entries in islice(_lists_in(page), 1) for entry in entries]
+    rows = Objects(row for entry in entries if (row := mapping(entry)) is not None)
+    if len(rows) < len(entries):
+        log.note("an entry that is no JSON object", len(entries) - len(rows))
+    return rows
 
 
 def _objects(lines: Sequence[bytes], log: LogFile) -> Objects:

@@ -121,6 +121,25 @@ def test_a_list_in_one_long_line_is_no_line(tmp_path: Path) -> None:
     assert [row["n"] for row in rows] == list(range(2_000))
 
 
+@pytest.mark.parametrize(
+    ("lines", "rows"),
+    [
+        ([{"n": 1, "items": [{"x": 1}]}, {"n": 2}], [{"n": 1, "items": [{"x": 1}]}, {"n": 2}]),
+        ([{"data": [{"n": 1}, {"n": 2}], "meta": {"page": 1}}, {"data": [{"n": 3}]}], [{"n": 1}, {"n": 2}, {"n": 3}]),
+        ([{"data": [{"n": 1}], "has_more": False}], [{"n": 1}]),
+        ([{"n": 1}, {"data": [{"n": 2}]}], [{"n": 1}, {"data": [{"n": 2}]}]),
+    ],
+)
+def test_pages_of_a_list_are_told_from_rows_with_lists(
+    tmp_path: Path, lines: list[dict[str, Any]], rows: list[dict[str, Any]]
+) -> None:
+    """Answers of an interface are put into a file one below the other, and so are rows: none is left out."""
+    path = tmp_path / "lines.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with path.open("rb", buffering=0) as file:
+        assert list(rows_of(LogFile(path, file, path.stat().st_size))) == rows
+
+
 @pytest.mark.parametrize("made", [lambda: b'{"a": [1], "b": {"c": 2}}', lambda: b'{"a": "\\\\", "x": {"data": [1]}}'])
 def test_an_object_without_a_list_is_a_row(made: Callable[[], bytes]) -> None:
     """It stands by itself."""
