@@ -10,6 +10,7 @@ from typing import Final
 
 from taximeter.figures import money_text
 from taximeter.records import Phase
+from taximeter.reports import folding_table
 from taximeter.reports.cells import (
     Column,
     View,
@@ -29,11 +30,6 @@ from taximeter.reports.sums import MONEY_GROUPS, TOKEN_GROUPS, Sums
 _MOST_BARS: Final = 20
 # What a row cost stands beside its name, where no width of a window hides it; words give way before numbers do.
 _BESIDE_THE_NAME: Final = ("cost", " ", "change")
-_STYLE: Final = """
-table { font-size: .8rem; } th, td { padding: .3rem .35rem; white-space: normal; vertical-align: baseline; }
-td:first-child { overflow-wrap: anywhere; min-width: 8rem; }
-td.n { white-space: nowrap; } .n + :not(.n) { padding-left: .9rem; }
-"""
 
 
 def as_html(report: Report) -> str:
@@ -52,7 +48,7 @@ def as_html(report: Report) -> str:
     zone = report.question.zone
     made = f"Made {report.made_at.astimezone(zone):%Y-%m-%d %H:%M} ({zone.key}) by taximeter report."
     body.append(f'<p class="note">{_text(made)}</p>')
-    return page(title, body, style=_STYLE)
+    return page(title, body, style=folding_table.STYLE)
 
 
 def _headline(report: Report) -> list[str]:
@@ -144,25 +140,9 @@ def _tables(report: Report) -> list[str]:
         table = [name, *first, *(column for column in others if column.heading not in _BESIDE_THE_NAME)]
         if table not in shown:
             shown.append(table)
-            lines += [f"<h2>{heading}</h2>", _table(table, len(report.rows))]
+            drawn = folding_table.folding_table(table, len(report.rows), name=f"table-{view.value}")
+            lines += [f"<h2>{heading}</h2>", drawn]
     return lines
-
-
-def _table(table: Sequence[Column], count: int) -> str:
-    head = "".join(f'<th scope="col"{_side(column)}>{_text(column.heading)}</th>' for column in table)
-    body = "".join(
-        "<tr>" + "".join(f"<td{_side(column)}>{_text(column.cells[number])}</td>" for column in table) + "</tr>\n"
-        for number in range(count)
-    )
-    foot = "".join(f"<td{_side(column)}>{_text(column.total)}</td>" for column in table)
-    return (
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>\n'
-        f"<tfoot><tr>{foot}</tr></tfoot></table></div>"
-    )
-
-
-def _side(column: Column) -> str:
-    return ' class="n"' if column.is_number else ""
 
 
 def _drawn(total: Sums) -> list[tuple[str, bool]]:
@@ -197,7 +177,7 @@ def _tick_text(ticks: Scale, number: int, total: Sums) -> str:
 
 
 def _title(sums: Sums) -> str:
-    tokens = tokens_text(sums.total_tokens, sums.uncounted) or "0"
+    tokens = tokens_text(sums.total_tokens, sums.uncounted, sums.receipts) or "0"
     return f"{whole_cost_text(sums.cost, sums.unpriced)}, {sums.receipts:,} requests, {tokens} tokens"
 
 

@@ -133,11 +133,11 @@ def whole_cost_text(cost: Decimal, unpriced: int) -> str:
     return money_text(cost) + (f" + {unpriced:,} unpriced" if unpriced else "")
 
 
-def tokens_text(known: int, uncounted: int) -> str:
-    """Tokens of a bucket; where receipts do not know it, it is what the others know `and ?`."""
+def tokens_text(known: int, uncounted: int, receipts: int) -> str:
+    """Tokens of a bucket; where some of the receipts do not know it, it is what the others know, and `?`."""
     if not uncounted:
         return f"{known:,}" if known else ""
-    return f"{known:,}+?" if known else "?"
+    return f"{known:,}+?" if known or uncounted < receipts else "?"
 
 
 def change_text(now: Decimal, before: Decimal) -> str:
@@ -217,7 +217,7 @@ def _phase_shares(sums: Sums) -> dict[Phase, str]:
 
 
 def _token_cell(group: str) -> Callable[[Sums], str]:
-    return lambda sums: tokens_text(*sums.tokens_of(group))
+    return lambda sums: tokens_text(*sums.tokens_of(group), sums.receipts)
 
 
 def _money_cell(group: str) -> Callable[[Sums], str]:
