@@ -34,6 +34,8 @@ def reading(tasks: Sequence[Task], *, processes: int) -> Generator[Iterator[tupl
     by_native_code = [task for task, is_whole in zip(tasks, whole, strict=True) if is_whole]
     by_python = [task for task, is_whole in zip(tasks, whole, strict=True) if not is_whole]
     beside = processes if sum(task.size_bytes for task in tasks) >= _WORTH_BYTES else 0
+    if all(task.columns is not None for task in tasks):
+        beside -= 1  # by columns, rows are read in less time than they are booked: SQLite's thread needs the core more
     with (
         pieces_of_whole_files(by_native_code, threads=beside) as of_whole,
         _by_processes(by_python, beside) as of_others,

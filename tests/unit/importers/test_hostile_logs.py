@@ -270,7 +270,7 @@ def _never(task: object) -> NoReturn:
 
 
 def test_one_large_export_is_read_beside_and_a_small_one_is_not(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What reads in another process knows nothing of what was changed in this one."""
+    """What reads in another process knows nothing of what was changed in this one. A table is read by a second one."""
     line = {"request_id": "r", "call_type": "completion", "spend": 0, "startTime": "2026-10-29 12:00:00"}
     desk.write("small.jsonl", line)
     with monkeypatch.context() as patch:
@@ -279,6 +279,11 @@ def test_one_large_export_is_read_beside_and_a_small_one_is_not(desk: Desk, monk
             desk.run(processes=1)
         patch.setattr(workers, "_WORTH_BYTES", 1)
         assert desk.run(processes=1).total.calls == 1
+        columns = desk.folder / "map.toml"
+        columns.write_text('source = "x"\nmodel = "m"\n[columns]\ntime = "startTime"\n[tokens]\ninput = "spend"\n')
+        with pytest.raises(AssertionError):
+            desk.run(columns=columns, processes=1)
+        assert desk.run(columns=columns, processes=2).total.calls == 1
 
 
 def _ends_at_once(out: object, their_tasks: object) -> None:
