@@ -1,7 +1,7 @@
 """How fast logs are imported, beside ccusage on the same directory in the same run.
 
-    python bench/import.py [--megabytes 1000 | --dense CALLS | --table CALLS] [--rounds 3] [--folder DIR]
-                           [--ccusage PATH] [--old DIR] [--into FILE] [--json PATH]
+    python bench/import.py [--megabytes 1000 | --dense CALLS | --table CALLS | --export SOURCE CALLS [--one-file]]
+                           [--rounds 3] [--folder DIR] [--ccusage PATH] [--old DIR] [--into FILE] [--json PATH]
 
 Writes synthetic transcripts of Claude Code to DIR (once; a temporary one without it), then in each round, by turns:
 `taximeter import` into an empty ledger, the same again with nothing new, and `ccusage claude daily`. Ours prices each
@@ -10,7 +10,9 @@ with what was written. ccusage is not installed by this: `npm install ccusage` m
 platform's package has the program itself. Without it ours is measured alone.
 
 Most of a gigabyte of transcripts is text that is passed over. `--dense` writes so many calls without any, and `--table`
-as rows of CSV files with a map: then it is booking and writing that is measured. Meanwhile somebody else reads the
+as rows of CSV files with a map: then it is booking and writing that is measured. `--export` writes them as another
+program does, with `--one-file` all into one: SOURCE is litellm, litellm-csv, langfuse, otlp, codex, openai-batch or
+anthropic-batch. Meanwhile somebody else reads the
 ledger, every 50 ms: receipts a second are those of the whole process, and those from the first batch that was seen on.
 Memory is the most that the process had, or one of those beside it. `--old` is another checkout, with a `.venv` of its
 own, that takes its turn too. `--into` is a ledger that there is already, a copy of which is imported into: the larger
@@ -36,6 +38,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from import_lab.exports import EXPORTS, make_exports
 from import_lab.tables import make_tables
 from import_lab.transcripts import Made, make_dense_transcripts, make_transcripts
 
@@ -81,18 +84,23 @@ def _options() -> argparse.Namespace:
     size.add_argument("--megabytes", type=int, default=1_000)
     size.add_argument("--dense", type=int, metavar="CALLS")
     size.add_argument("--table", type=int, metavar="CALLS")
+    size.add_argument("--export", nargs=2, metavar=("SOURCE", "CALLS"))
+    parser.add_argument("--one-file", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--ccusage", type=Path)
     parser.add_argument("--old", type=Path)
     parser.add_argument("--into", type=Path, metavar="FILE")
     parser.add_argument("--json", type=Path)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.export is not None and not (options.export[0] in EXPORTS and options.export[1].isdecimal()):
+        parser.error(f"--export SOURCE CALLS: SOURCE is one of {', '.join(EXPORTS)}, and CALLS a number")
+    return options
 
 
 def _logs(folder: Path, options: argparse.Namespace) -> Made:
     """What is imported, made if it is not there."""
-    calls = options.dense or options.table
+    calls = options.dense or options.table or (options.export and int(options.export[1]))
     note = folder / _MADE
     if note.exists():
         made = Made(**json.loads(note.read_text()))
@@ -101,6 +109,8 @@ def _logs(folder: Path, options: argparse.Namespace) -> Made:
         sys.exit(f"{folder} has {made.calls:,} calls, {made.size_bytes:,} bytes: remove it, or name another folder")
     if options.table:
         made = make_tables(folder, calls=calls)
+    elif options.export:
+        made = make_exports(folder, options.export[0], calls=calls, one_file=options.one_file)
     elif options.dense:
         made = make_dense_transcripts(folder, calls=calls)
     else:
@@ -113,9 +123,13 @@ def _turns(
     options: argparse.Namespace, folder: Path, scratch: Path
 ) -> dict[str, tuple[list[str], dict[str, str], Path | None]]:
     """What is run in a round, by name: the command, its environment, and where it writes a ledger."""
-    table = ["--map", str(folder / "map.toml"), str(folder / "tables")]
-    transcripts = ["--from", "claude-code", str(folder / "projects")]
-    of_ours = ["-m", "taximeter", "import", "--json", *(table if options.table else transcripts)]
+    if options.table:
+        what = ["--map", str(folder / "map.toml"), str(folder / "tables")]
+    elif options.export:
+        what = ["--from", EXPORTS[options.export[0]].reader, str(folder / "exports")]
+    else:
+        what = ["--from", "claude-code", str(folder / "projects")]
+    of_ours = ["-m", "taximeter", "import", "--json", *what]
     turns: dict[str, tuple[list[str], dict[str, str], Path | None]] = {}
     pythons = {"taximeter": sys.executable}
     if options.old is not None:
