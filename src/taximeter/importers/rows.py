@@ -44,6 +44,13 @@ _OF_PAGES = frozenset(
         "status",
     ]
 )
+_OTHER_FORMS = {
+    b"PK\x03\x04": "a workbook, or another archive: save the sheet as CSV",
+    b"\xd0\xcf\x11\xe0": "a workbook: save the sheet as CSV",
+    b"PAR1": "a file of Parquet: write it as CSV or as JSON lines",
+    b"SQLite format 3\0": "a database of SQLite: write the table as CSV or as JSON lines",
+    b"PGDMP": "a dump of Postgres that is packed: pg_restore --file writes it as text",
+}
 _BOM = b"\xef\xbb\xbf"
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -59,7 +66,10 @@ def chunks_of(log: LogFile, *, tables: Callable[[Row], bool] | None = None) -> I
     """The same by some thousand at a time."""
     log.file.seek(0)
     head = log.file.read(min(_HEAD_BYTES, log.size)).removeprefix(_BOM).lstrip(BLANK)
-    if tables is not None and is_a_dump(head):
+    what = next((what for begins, what in _OTHER_FORMS.items() if head.startswith(begins)), None)
+    if what is not None:
+        log.note(what)
+    elif tables is not None and is_a_dump(head):
         for row in rows_in(Counted(log).buffered(), tables):
             yield Objects([row])
     elif head.startswith(b"[") or (head.startswith(b"{") and not _is_a_line(head)):

@@ -97,6 +97,25 @@ def test_a_table_that_a_spreadsheet_saved_is_read(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
+    ("begins", "said"),
+    [
+        (b"PK\x03\x04", "save the sheet"),
+        (b"PAR1", "Parquet"),
+        (b"SQLite format 3\0", "SQLite"),
+        (b"PGDMP", "pg_restore"),
+    ],
+)
+def test_what_is_no_text_is_told_what_to_do(desk: Desk, begins: bytes, said: str) -> None:
+    """Once, not for each of what might be its rows."""
+    columns = desk.folder / "map.toml"
+    columns.write_text(MAP)
+    path = desk.write("calls.csv", begins + b"\x00\x01\n,\n" * 100)
+    (note,) = desk.run(path, columns=columns).notes.items()
+    assert said in note[0]
+    assert note[1] == 1
+
+
+@pytest.mark.parametrize(
     "wrong", ["columns = 3", '[columns]\ntime = "t"', 'source = "x"\n[columns]\ntime = "t"\nmodle = "m"']
 )
 def test_a_map_that_is_not_understood_says_so(desk: Desk, wrong: str) -> None:
