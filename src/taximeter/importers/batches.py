@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from functools import lru_cache
+from typing import Any, cast
 
 import msgspec
 
@@ -19,8 +20,10 @@ from taximeter.importers.instants import epoch_us
 from taximeter.importers.logged import LogFile, LoggedCall, Origin
 from taximeter.importers.rows import rows_of
 from taximeter.importers.strangers import mapping, text
-from taximeter.providers.metering import tap_for
+from taximeter.providers.metering import tap_for, words
 from taximeter.providers.metering.complaint import complaint
+from taximeter.providers.metering.leaves import terms_in, word
+from taximeter.providers.metering.plain import PlainReader
 from taximeter.records import Dialect, Outcome, Terms
 
 ANTHROPIC = "anthropic-batch"
@@ -93,7 +96,50 @@ def read_openais(log: LogFile) -> Iterator[LoggedCall]:
 
 
 def _answered(origin: Origin, identity: str, at_us: int, answer: Mapping[str, Any]) -> LoggedCall:
-    """A request with its answer, read as the gateway reads it."""
+    """A request with its answer."""
+    return _usual(origin, identity, at_us, answer) or _metered(origin, identity, at_us, answer)
+
+
+def _usual(origin: Origin, identity: str, at_us: int, answer: Mapping[str, Any]) -> LoggedCall | None:
+    """The same as `_metered`, of an answer that says what most do: a test holds the two together. Buckets are all that
+    is kept of its usage. None for other answers."""
+    usage, model = answer.get("usage"), word(answer.get("model"))
+    plain = _PLAIN.get(origin.dialect)
+    if plain is None or type(usage) is not dict or model is None or answer.get("error") is not None:
+        return None
+    reader, dialects_words = plain
+    leaves = reader.leaves(cast("dict[str, object]", usage))
+    if leaves is None:
+        return None
+    if origin.dialect is Dialect.ANTHROPIC_MESSAGES:
+        said = terms_in(dialects_words, cast("dict[str, object]", usage))
+        terms, reason = _terms(said.speed, said.geography), answer.get("stop_reason")
+    else:
+        choices = answer.get("choices")
+        if type(choices) is not list or len(cast("list[object]", choices)) != 1 or not _SERVERS_OWN.isdisjoint(answer):
+            return None
+        choice = cast("list[object]", choices)[0]
+        if type(choice) is not dict or not _OF_ODD_CHOICES.isdisjoint(cast("dict[str, object]", choice)):
+            return None
+        terms, reason = _terms(None, None), cast("dict[str, object]", choice).get("finish_reason")
+    return LoggedCall(identity, at_us, origin, model, leaves, terms=terms, finish_reason=word(reason))
+
+
+_PLAIN = {
+    dialect: (PlainReader(those), those)
+    for dialect, those in ((Dialect.ANTHROPIC_MESSAGES, words.MESSAGES), (Dialect.OPENAI_CHAT, words.CHAT))
+}
+_SERVERS_OWN = frozenset({"metrics", "meta_info", "timings", "x_groq"})
+_OF_ODD_CHOICES = frozenset({"delta", "meta_info", "usage"})
+
+
+@lru_cache(maxsize=100)  # by words of strangers
+def _terms(speed: str | None, geography: str | None) -> Terms:
+    return Terms(tier="batch", speed=speed, geography=geography)
+
+
+def _metered(origin: Origin, identity: str, at_us: int, answer: Mapping[str, Any]) -> LoggedCall:
+    """The same of any answer, read as the gateway reads it."""
     tap = tap_for(origin.dialect, streamed=False)
     tap.whole(msgspec.json.encode(answer))
     found = tap.found()
@@ -104,7 +150,7 @@ def _answered(origin: Origin, identity: str, at_us: int, answer: Mapping[str, An
         origin,
         found.model or "unknown",
         usage=found.usage,
-        terms=Terms(tier="batch", speed=said.speed, geography=said.geography),
+        terms=_terms(said.speed, said.geography),
         finish_reason=next(iter(found.finish_reasons), None),
         outcome=Outcome.FAILED if found.error else Outcome.COMPLETED,
         error=found.error,

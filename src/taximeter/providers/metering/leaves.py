@@ -51,8 +51,10 @@ def word(value: object) -> str | None:
     """A provider's word for something, as far as it is one: printable, and short enough for every report."""
     if not isinstance(value, str):
         return None
-    printable = (character if character.isprintable() else " " for character in value[:_MOST_WORD_CHARACTERS])
-    return "".join(printable).strip() or None
+    said = value[:_MOST_WORD_CHARACTERS]
+    if not said.isprintable():
+        said = "".join(character if character.isprintable() else " " for character in said)
+    return said.strip() or None
 
 
 def word_at(said: Object, path: Path | None) -> str | None:
