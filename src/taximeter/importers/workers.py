@@ -18,10 +18,15 @@ from multiprocessing.process import BaseProcess
 from typing import cast
 
 from taximeter.errors import CapacityError
+from taximeter.importers.packed import SUFFIXES
 from taximeter.importers.pieces import Piece, Task, read_pieces
 from taximeter.importers.whole_files import is_read_whole, pieces_of_whole_files
 
-_WORTH_BYTES = 24 << 20  # below, they would be done before others have started
+# Below, they would be done before others have started. One that reads is no faster than this process would be: only
+# booking is beside it then.
+_WORTH_BYTES = 24 << 20
+_WORTH_BYTES_OF_ONE = 64 << 20
+_IN_A_PACKED_BYTE = 8  # of what exports hold
 _PIPE_BYTES = 1 << 20  # as much as Linux lets anybody have
 _AHEAD_BYTES = 8 << 20  # of what is read and not yet booked: some three batches
 
@@ -33,14 +38,21 @@ def reading(tasks: Sequence[Task], *, processes: int) -> Generator[Iterator[tupl
     whole = [is_read_whole(task) for task in tasks]
     by_native_code = [task for task, is_whole in zip(tasks, whole, strict=True) if is_whole]
     by_python = [task for task, is_whole in zip(tasks, whole, strict=True) if not is_whole]
-    beside = processes if sum(task.size_bytes for task in tasks) >= _WORTH_BYTES else 0
-    if all(task.columns is not None for task in tasks):
-        beside -= 1  # by columns, rows are read in less time than they are booked: SQLite's thread needs the core more
+    threads = processes if sum(task.size_bytes for task in tasks) >= _WORTH_BYTES else 0
     with (
-        pieces_of_whole_files(by_native_code, threads=beside) as of_whole,
-        _by_processes(by_python, beside) as of_others,
+        pieces_of_whole_files(by_native_code, threads=threads) as of_whole,
+        _by_processes(by_python, _worth_of(by_python, processes)) as of_others,
     ):
         yield _one_by_one(of_whole if is_whole else of_others for is_whole in whole)
+
+
+def _worth_of(tasks: Sequence[Task], processes: int) -> int:
+    """How many of so many processes are worth their start."""
+    if all(task.columns is not None for task in tasks):
+        processes -= 1  # by columns, rows are read in less time than they are booked: SQLite needs the core more
+    size_bytes = sum(task.size_bytes * (_IN_A_PACKED_BYTE if task.path.suffix in SUFFIXES else 1) for task in tasks)
+    many = min(processes, len(tasks))
+    return many if size_bytes >= (_WORTH_BYTES if many > 1 else _WORTH_BYTES_OF_ONE) else 0
 
 
 def _one_by_one(readers: Iterable[Iterator[tuple[Task, Piece]]]) -> Iterator[tuple[Task, Piece]]:
@@ -54,7 +66,7 @@ def _one_by_one(readers: Iterable[Iterator[tuple[Task, Piece]]]) -> Iterator[tup
 
 @contextmanager
 def _by_processes(tasks: Sequence[Task], processes: int) -> Generator[Iterator[tuple[Task, Piece]]]:
-    if processes < 1 or not tasks:
+    if processes < 1:
         yield ((task, piece) for task in tasks for piece in read_pieces(task))
         return
     # Not forked: this process may have threads, and what they hold would be held for ever in there.

@@ -277,7 +277,7 @@ def test_one_large_export_is_read_beside_and_a_small_one_is_not(desk: Desk, monk
         patch.setattr(workers, "read_pieces", _never)
         with pytest.raises(AssertionError):
             desk.run(processes=1)
-        patch.setattr(workers, "_WORTH_BYTES", 1)
+        patch.setattr(workers, "_WORTH_BYTES_OF_ONE", 1)
         assert desk.run(processes=1).total.calls == 1
         columns = desk.folder / "map.toml"
         columns.write_text('source = "x"\nmodel = "m"\n[columns]\ntime = "startTime"\n[tokens]\ninput = "spend"\n')
@@ -298,7 +298,7 @@ def test_a_reader_that_is_killed_ends_the_import_and_the_next_one_is_whole(
         desk.write(f"{file}{'x' * 150}.jsonl", transcript_line(f"m{file}", out=10, request=f"r{file}"))
     with monkeypatch.context() as patch:
         by_python(patch)
-        patch.setattr(workers, "_WORTH_BYTES", 0)
+        patch.setattr(workers, "_WORTH_BYTES_OF_ONE", 0)
         patch.setattr(workers, "_work", _ends_at_once)
         with pytest.raises(CapacityError, match="import again"):
             desk.run(processes=1)
