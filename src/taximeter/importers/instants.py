@@ -49,6 +49,13 @@ def epochs_us(values: Sequence[object]) -> tuple[NDArray[np.int64], NDArray[np.b
     return found, found != 0
 
 
+def instants_us(values: Sequence[object]) -> list[int | None]:
+    """The same as a list, None for what is none."""
+    if len(values) < _MANY:
+        return list(map(epoch_us, values))
+    return [us or None for us in epochs_us(values)[0].tolist()]
+
+
 def _alike_us(values: Sequence[object]) -> NDArray[np.int64]:
     """Of texts that are written as the first value is: day, time and zone, as most programs write them; 0 for all
     others."""
@@ -94,6 +101,7 @@ def _zone_s(layout: re.Match[str]) -> int:
 
 
 _MOST_DIGITS = 6
+_MANY = 20  # fewer than these are read one by one sooner than an array is made
 _LAYOUT = re.compile(
     r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)[T ](?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
     r"(?:\.(?P<fraction>\d{1,9}))?(?P<zone>Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)?",
