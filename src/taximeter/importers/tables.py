@@ -21,7 +21,7 @@ from taximeter.importers.logged import LogFile
 
 _MOST_CELL_BYTES = 64 << 20  # prompts and answers are in there
 _DELIMITERS = ",;\t|"
-_SAYS_DELIMITER = re.compile(r'\ufeff?"?sep=(.)"?[\r\n]*', re.IGNORECASE)
+_SAYS_DELIMITER = re.compile(r'\ufeff?"?sep=([^\s\w"]|\t)"?[\r\n]*', re.IGNORECASE)
 _AROUND_NAMES = "\ufeff\xa0 \t"
 _BLANK = "\ufeff\0 \r\n"
 _ESCAPED = "surrogateescape"  # bytes that are no UTF-8 come as halves of pairs, which nothing else does

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from taximeter.importers import tables
 from taximeter.importers.logged import LogFile
+from taximeter.importers.rows import rows_of
 from taximeter.importers.tables import cells_of, names_of_columns
 
 
@@ -32,6 +35,7 @@ def _read(body: bytes) -> tuple[list[dict[str, Any]], Counter[str]]:
         b"sep=;\r\nwhen;model\r\na;b\r\n",
         b'\xef\xbb\xbf"sep=\t"\nwhen\tmodel\na\tb\n',
         b"SEP=,\nwhen,model\na,b\n",
+        b"sep=|\nwhen|model\na|b\n",
         b'\xef\xbb\xbf"when","model"\n"a","b"\n',
         b'"\xef\xbb\xbfwhen","model"\n"a","b"\n',
         b"sep=,\n\xef\xbb\xbfwhen,model\na,b\n",
@@ -82,6 +86,34 @@ def test_rows_of_other_lengths_are_said() -> None:
         ("a row with less cells", 1),
         ("a row with more cells", 1),
     ]
+
+
+_PIECES = [
+    b"sep=",
+    b"sep=;\n",
+    b"\xef\xbb\xbf",
+    b"\xff",
+    b"\0",
+    b"\xc3\xa9",
+    b"COPY a (b) FROM stdin;\n",
+    b"NaN",
+    b"\\",
+]
+_PIECES += [bytes([letter]) for letter in b"a1 ,;\t|\"'\r\n{}[]:"]
+
+
+@settings(max_examples=400)
+@given(pieces=st.lists(st.sampled_from(_PIECES), max_size=24))
+def test_whatever_a_file_holds_it_ends_no_import(pieces: list[bytes]) -> None:
+    """It has rows, or what is wrong with it is said, or there is nothing in it."""
+    body = b"".join(pieces)
+    with tempfile.TemporaryFile("w+b", buffering=0) as file:
+        file.write(body)
+        log = LogFile(Path("table.csv"), file, len(body))  # pyright: ignore[reportArgumentType]  # unbuffered: a FileIO
+        rows = list(rows_of(log, tables=lambda names: "b" in names))
+        assert all(isinstance(row, dict) for row in rows)
+        assert log.offset == len(body)
+    names_of_columns(body.decode("utf-8", "replace"))
 
 
 def test_rows_come_in_chunks_that_are_not_large(monkeypatch: pytest.MonkeyPatch) -> None:
