@@ -10,12 +10,14 @@ total tells which; where it does not, `input` is what it should be there, the pa
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from functools import lru_cache
+from typing import Any, cast
 
-from taximeter.importers.instants import between_ns, epoch_us
-from taximeter.importers.logged import LogFile, LoggedCall, terms_of_tier, usage_of
+from taximeter.importers.chunks import Chunk, Row
+from taximeter.importers.instants import between_ns, instants_us
+from taximeter.importers.logged import LogFile, LoggedCall, Origin, terms_of_tier, usage_of
 from taximeter.importers.origins import Origins, tagged
-from taximeter.importers.rows import Row, rows_of
+from taximeter.importers.rows import chunks_of
 from taximeter.importers.sellers import seller_called
 from taximeter.importers.strangers import amount, count, first, group_name, listed, nested, text
 from taximeter.importers.timing import reported_timing
@@ -38,6 +40,18 @@ _REASONING = ("output_reasoning", "output_reasoning_tokens", "reasoning_tokens",
 _INPUT = ("input", "input_tokens", "prompt_tokens")
 _OUTPUT = ("output", "output_tokens", "completion_tokens")
 _AUDIO_IN, _AUDIO_OUT = ("input_audio", "input_audio_tokens"), ("output_audio", "output_audio_tokens")
+_TOTAL = ("total", "total_tokens")
+_ROLES = (_INPUT, _OUTPUT, _TOTAL, _READS, _WRITES, _WRITES_5M, _WRITES_1H, _AUDIO_IN, _REASONING, _AUDIO_OUT)
+_TIMES = (
+    ("startTime", "start_time"),
+    ("endTime", "end_time"),
+    ("completionStartTime", "completion_start_time"),
+)
+_SESSION, _TRACE = ("sessionId", "session_id"), ("traceId", "trace_id")
+_TRACE_NAME, _NAMES, _USER = ("traceName", "trace_name"), ("name",), ("userId", "user_id")
+_ENVIRONMENT, _TAGS = ("environment",), ("tags", "traceTags", "trace_tags")
+_OF_AN_ORIGIN = (*_SESSION, *_TRACE, *_TRACE_NAME, *_NAMES, *_USER, *_ENVIRONMENT)
+"""All that `_new_origin` looks at, but for the provider and the tags."""
 
 
 def is_mine(entry: Mapping[str, Any]) -> bool:
@@ -50,53 +64,74 @@ def is_mine(entry: Mapping[str, Any]) -> bool:
 def read(log: LogFile) -> Iterator[LoggedCall]:
     """The model calls of one export."""
     origins = Origins()
-    for row in rows_of(log):
-        call = _call(row, origins, log)
-        if call is not None:
-            yield call
+    for chunk in chunks_of(log):
+        begins, ends, firsts = (instants_us(_either(chunk, *names)) for names in _TIMES)
+        for place, at_us in enumerate(begins):
+            call = _call(chunk.row(place), (at_us, ends[place], firsts[place]), origins, log)
+            if call is not None:
+                yield call
 
 
-def _call(row: Row, origins: Origins, log: LogFile) -> LoggedCall | None:
+def _either(chunk: Chunk, name: str, other: str) -> list[object]:
+    """As `first`, of all rows."""
+    both = zip(chunk.column(name), chunk.column(other), strict=True)
+    return [another if value is None or value == "" else value for value, another in both]
+
+
+def _call(
+    row: Row, times_us: tuple[int | None, int | None, int | None], origins: Origins, log: LogFile
+) -> LoggedCall | None:
+    """The call of a row, whose `_TIMES` are `times_us`."""
     kind = text(row.get("type"))
     model = text(first(row, "model", "providedModelName", "provided_model_name", "internalModel", "internal_model_id"))
     if (kind.upper() not in _MODEL_TYPES) if kind is not None else model is None:
         log.note("an observation that is no call of a model")
         return None
-    start, end = first(row, "startTime", "start_time"), first(row, "endTime", "end_time")
-    at_us, identity = epoch_us(start), text(first(row, "id", "observation_id"))
+    at_us, identity = times_us[0], text(first(row, "id", "observation_id"))
     if at_us is None or identity is None:
         log.note("a row without a time" if at_us is None else "a row without an id")
         return None
     failed = str(row.get("level") or "").upper() == "ERROR"
     usage = _usage(row)
     leaves, usage = (usage, None) if isinstance(usage, tuple) else (None, usage)
-    first_token = first(row, "completionStartTime", "completion_start_time")
-    total_ns = between_ns(at_us, epoch_us(end))
+    total_ns, first_token_ns = between_ns(at_us, times_us[1]), between_ns(at_us, times_us[2])
     if total_ns is None and (latency := amount(row.get("latency"))) is not None:
         total_ns = int(latency * 10**9)
-    metadata = nested(row.get("metadata"))
     tier = text(nested(first(row, "modelParameters", "model_parameters")).get("service_tier"))
     return LoggedCall(
         identity,
         at_us,
-        origins.of(
-            source=NAME,
-            dialect=Dialect.UNSAID,
-            provider=seller_called(text(metadata.get("ls_provider"))),
-            session=group_name(first(row, "sessionId", "session_id")),
-            run=group_name(first(row, "traceId", "trace_id")),
-            labels=_labels(row),
-            untimed=_UNTIMED,
-        ),
+        _origin(row, origins),
         model or "unknown",
         leaves,
         usage=usage,
         terms=None if tier is None else terms_of_tier(tier),
         reported=_reported(row),
-        timing=reported_timing(total_ns, between_ns(at_us, epoch_us(first_token))),
+        timing=reported_timing(total_ns, first_token_ns),
         outcome=Outcome.FAILED if failed else Outcome.COMPLETED,
         error=complaint(text(first(row, "statusMessage", "status_message")) or "the call failed") if failed else None,
         uncosted=None if model else "the log does not name the model",
+    )
+
+
+def _origin(row: Row, origins: Origins) -> Origin:
+    provider = nested(row.get("metadata")).get("ls_provider")
+    tags = first(row, *_TAGS)
+    # A text that holds a list is no list that holds a text.
+    told = ("list", *cast("list[object]", tags)) if type(tags) is list else ("cell", tags)
+    cells = (provider, *map(row.get, _OF_AN_ORIGIN), *told)
+    return origins.told_by(cells, lambda: _new_origin(row, text(provider), origins))
+
+
+def _new_origin(row: Row, provider: str | None, origins: Origins) -> Origin:
+    return origins.of(
+        source=NAME,
+        dialect=Dialect.UNSAID,
+        provider=seller_called(provider),
+        session=group_name(first(row, *_SESSION)),
+        run=group_name(first(row, *_TRACE)),
+        labels=_labels(row),
+        untimed=_UNTIMED,
     )
 
 
@@ -106,18 +141,21 @@ def _usage(row: Row) -> tuple[int, ...] | Usage | None:
     for name, column in (("input", "promptTokens"), ("output", "completionTokens"), ("total", "totalTokens")):
         if said.get(name) is None and (value := first(row, column, f"{name}Usage", f"{name}_usage")) is not None:
             said[name] = value
-    counts = {name: number for name, value in said.items() if (number := count(value)) is not None}
-    given, answer = _one(counts, _INPUT), _one(counts, _OUTPUT)
+    counts = {
+        name: number
+        for name, value in said.items()
+        if (number := value if type(value) is int else count(value)) is not None
+    }
+    of = _roles(tuple(counts))
+    given, answer, total, *parts_told = (None if name is None else counts[name] for name in of)
     if given is None and answer is None:
         return None
     if (unit := text(said.get("unit"))) not in (None, "TOKENS"):
         return Usage.unknown(f"the observation counts {word(unit)}, not tokens", reported=said)
-    read, reasoning = _one(counts, _READS) or 0, _one(counts, _REASONING) or 0
-    write_5m, write_1h = _one(counts, _WRITES_5M) or 0, _one(counts, _WRITES_1H) or 0
-    write, divided = _one(counts, _WRITES) or 0, write_5m + write_1h
-    audio, audio_out = _one(counts, _AUDIO_IN) or 0, _one(counts, _AUDIO_OUT) or 0
+    read, write, write_5m, write_1h, audio, reasoning, audio_out = (number or 0 for number in parts_told)
+    divided = write_5m + write_1h
     parts, parts_out = read + divided + audio, reasoning + audio_out
-    fresh, written, total = given or 0, answer or 0, _one(counts, ("total", "total_tokens"))
+    fresh, written = given or 0, answer or 0
     for unknown, input_has_parts, output_has_parts in _readings(write, divided, with_total=total is not None):
         inside = (parts + unknown) * input_has_parts, parts_out * output_has_parts
         if total in (None, fresh + written + parts + unknown + parts_out - sum(inside)):
@@ -152,21 +190,22 @@ def _readings(write: int, divided: int, *, with_total: bool) -> Iterator[tuple[i
             yield unknown, input_has_parts, output_has_parts
 
 
-def _one(counts: Mapping[str, int], names: tuple[str, ...]) -> int | None:
-    return next((counts[name] for name in names if name in counts), None)
+@lru_cache(maxsize=1_000)
+def _roles(there: tuple[str, ...]) -> list[str | None]:
+    """Which of the names that are there each of `_ROLES` has."""
+    return [next((name for name in names if name in there), None) for names in _ROLES]
 
 
 def _reported(row: Row) -> Any:
-    details = nested(first(row, "costDetails", "cost_details"))
     value = first(row, "calculatedTotalCost", "totalCost", "total_cost", "Total Cost")
-    return amount(details.get("total") if value is None else value)
+    return amount(nested(first(row, "costDetails", "cost_details")).get("total") if value is None else value)
 
 
 def _labels(row: Row) -> dict[str, object]:
     labels: dict[str, object] = {
-        "trace_name": first(row, "traceName", "trace_name"),
-        "name": first(row, "name"),
-        "user": first(row, "userId", "user_id"),
-        "environment": first(row, "environment"),
+        "trace_name": first(row, *_TRACE_NAME),
+        "name": first(row, *_NAMES),
+        "user": first(row, *_USER),
+        "environment": first(row, *_ENVIRONMENT),
     }
-    return tagged(labels, listed(first(row, "tags", "traceTags", "trace_tags")))
+    return tagged(labels, listed(first(row, *_TAGS)))

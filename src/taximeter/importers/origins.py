@@ -4,6 +4,7 @@ from."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from taximeter.importers.logged import Origin
@@ -11,6 +12,7 @@ from taximeter.importers.strangers import group_name
 from taximeter.records import MOST_LABELS
 
 _MOST_KEPT = 10_000
+_COMPARABLE = frozenset({str, type(None)})
 
 
 class Origins:
@@ -22,9 +24,8 @@ class Origins:
 
     def told_by(self, cells: tuple[object, ...], made: Callable[[], Origin]) -> Origin:
         """The origin that is `made` of these cells, remembered by them: most rows have those of one before."""
-        for cell in cells:
-            if cell is not None and type(cell) is not str:  # 1, 1.0 and True would be the same
-                return made()
+        if not _COMPARABLE.issuperset(map(type, cells)):  # 1, 1.0 and True would be the same
+            return made()
         origin = self._told.get(cells)
         if origin is None:
             if len(self._told) >= _MOST_KEPT:
@@ -57,6 +58,7 @@ def tagged(labels: dict[str, object], tags: list[Any]) -> dict[str, object]:
     return labels
 
 
+@lru_cache(maxsize=1_000)
 def _key(name: str) -> str | None:
     named = group_name(name)
     return None if named is None else named.lower().replace("=", "-")

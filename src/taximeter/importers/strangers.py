@@ -37,7 +37,9 @@ def group_name(value: object) -> str | None:
     text = str(value)
     if not text.isprintable():
         text = "".join(character if character.isprintable() else " " for character in text)
-    return text.replace("\N{REPLACEMENT CHARACTER}", "?").strip()[:MOST_GROUP_NAME_CHARACTERS] or None
+    if "\N{REPLACEMENT CHARACTER}" in text:
+        text = text.replace("\N{REPLACEMENT CHARACTER}", "?")
+    return text.strip()[:MOST_GROUP_NAME_CHARACTERS] or None
 
 
 def home_shortened(path: str) -> str:
@@ -108,7 +110,7 @@ def count(value: object) -> int | None:
 
 def nested(value: object) -> dict[str, Any]:
     """An object that stands in a cell; an empty one for everything else."""
-    return mapping(_in_a_cell(value, "{")) or {}
+    return mapping(value) or mapping(_in_a_cell(value, "{")) or {}
 
 
 def listed(value: object) -> list[Any]:
