@@ -53,7 +53,8 @@ def start(
 ) -> None:
     """Say that a task starts: what is asked from now on and names no task itself is this one's, until it is finished.
 
-    With --session, --run or --label only such requests. The last one that started comes first.
+    With --session, --run or --label only such requests, and these before any task that takes everything. Of two tasks
+    that both take a request, the last one that started has it.
     """
     _checked(name)
     group = _group(session=session, run=run, label=label)

@@ -78,7 +78,8 @@ class TaskWords:
     """What people's words come to, the last one on each thing. `assigned` and `windows` have the newest last.
 
     A receipt belongs to the task that its session, run, label or task was assigned to last; else to the one it names
-    itself; else to the last of the windows it was closed in; else to the one named after what `each` names.
+    itself; else to the last of the windows it was closed in that are of its session, run or label; else to the last of
+    those that are of everything; else to the one named after what `each` names.
     """
 
     assigned: Mapping[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
@@ -95,10 +96,16 @@ class TaskWords:
             return self.assigned[newest]
         if "task" in groups:
             return groups["task"]
+        of_everything = None
         for window in reversed(self.windows):
-            within = window.since <= closed_at and (window.until is None or closed_at < window.until)
-            if within and (window.kind is None or groups.get(window.kind) == window.name):
+            if window.since > closed_at or (window.until is not None and closed_at >= window.until):
+                continue
+            if window.kind is None:
+                of_everything = of_everything or window.task
+            elif groups.get(window.kind) == window.name:
                 return window.task
+        if of_everything is not None:
+            return of_everything
         return None if self.each is None else groups.get(self.each)
 
     @property

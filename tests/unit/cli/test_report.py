@@ -119,3 +119,41 @@ def test_a_task_in_the_middle_of_the_work(ledger: Path) -> None:
     assert (tasks["login"]["sums"]["cost"], tasks["login"]["task"]["succeeded"]) == ("0.25", False)
     rows = {row["name"]: row for row in json.loads(run("report", "--by", "task", "--json"))["rows"]}
     assert (rows["login"]["cost"], rows["login"]["task"]["state"]) == ("0.25", "failed")
+
+
+def test_a_tasks_receipts_are_assigned_anew_and_stay_as_they_are(ledger: Path) -> None:
+    """To another task, by a narrower word after that, and back; the task's end follows its sums. No receipt changes."""
+
+    def sums() -> dict[str, str]:
+        tasks = json.loads(run("tasks", "--json"))["tasks"]
+        return {each["task"]["name"]: each["sums"]["cost"] for each in tasks if each["sums"] is not None}
+
+    with Ledger.open(str(ledger / "ledger.sqlite")) as opened:
+        opened.append(a_receipt(TODAY, dollars="1.50", task="triage", session="s")).result()
+        before = sorted(opened.receipts(), key=lambda each: each.id)
+    assert run("task", "finish", "login").startswith("task login succeeded: no requests yet")
+    assert run("task", "assign", "login", "--task", "triage") == "task login: 4 requests, $5.5000 + 2 unpriced\n"
+    assert run("task", "finish", "login", "--failed") == "task login failed: 4 requests, $5.5000 + 2 unpriced\n"
+    assert "triage" not in sums()
+    assert run("task", "assign", "urgent", "--session", "s") == "task urgent: 1 request, $1.5000\n"
+    assert (sums()["login"], sums()["urgent"]) == ("4", "1.5")
+    run("task", "assign", "urgent", "--task", "triage")
+    assert "login" not in sums()
+    run("task", "assign", "--task", "triage")
+    run("task", "assign", "--session", "s")
+    assert sums()["triage"] == "5.5"
+    with Ledger.open(str(ledger / "ledger.sqlite")) as opened:
+        assert sorted(opened.receipts(), key=lambda each: each.id) == before
+
+
+@pytest.mark.parametrize("narrow_is_first", [True, False])
+def test_a_start_for_a_session_has_its_requests_whatever_else_starts(ledger: Path, narrow_is_first: bool) -> None:
+    """All others are of the task that started for everything."""
+    starts = [("task", "start", "narrow", "--session", "s"), ("task", "start", "wide")]
+    for arguments in starts if narrow_is_first else reversed(starts):
+        run(*arguments)
+    with Ledger.open(str(ledger / "ledger.sqlite")) as opened:
+        for dollars, session in (("0.25", "s"), ("0.50", "t")):
+            opened.append(a_receipt(datetime.now(UTC), dollars=dollars, session=session)).result()
+    rows = {row["name"]: row["cost"] for row in json.loads(run("report", "--by", "task", "--json"))["rows"]}
+    assert (rows["narrow"], rows["wide"]) == ("0.25", "0.5")

@@ -174,12 +174,23 @@ GROUPS = [
 ]
 
 
+def starting(minute: int, task: str, group: tuple[str, str] | None) -> TaskWord:
+    kind, name = group or (None, None)
+    return TaskWord(verb=TaskVerb.START, said_at=NOON + timedelta(minutes=minute), task=task, kind=kind, name=name)
+
+
 WORDS = (
     st.lists(
         st.builds(lambda at, task: assigning(GROUPS[at], task), st.sampled_from([0, 1, 4, 5, 6]), NAMES), max_size=2
     ),
     st.lists(
-        st.tuples(st.integers(0, 400), st.sampled_from(["one", "new"])).map(lambda said: starting(*said)), max_size=2
+        st.builds(
+            starting,
+            st.integers(0, 400),
+            st.sampled_from(["one", "new"]),
+            st.none() | st.sampled_from([1, 4, 6]).map(lambda at: GROUPS[at]),
+        ),
+        max_size=3,
     ),
     st.lists(
         st.sampled_from(["session", "run"]).map(lambda kind: TaskWord(verb=TaskVerb.EACH, said_at=NOON, kind=kind)),
@@ -245,10 +256,6 @@ def told_alike(ledger: Ledger, oracle: ReceiptsInMemory, names: list[str], later
 
 def assigning(group: tuple[str, str], task: str | None) -> TaskWord:
     return TaskWord(verb=TaskVerb.ASSIGN, said_at=NOON, task=task, kind=group[0], name=group[1])
-
-
-def starting(minute: int, task: str) -> TaskWord:
-    return TaskWord(verb=TaskVerb.START, said_at=NOON + timedelta(minutes=minute), task=task)
 
 
 def test_a_correction_takes_the_place_of_what_it_corrects(ledger: Ledger) -> None:

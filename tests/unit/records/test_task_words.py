@@ -66,6 +66,25 @@ def test_a_start_may_be_of_one_session_only() -> None:
     assert words.task_of({}, at(1)) is None
 
 
+@pytest.mark.parametrize("kind", ["session", "run", "label:team"])
+@pytest.mark.parametrize("narrow_is_first", [True, False])
+def test_a_start_of_some_requests_comes_before_one_of_all(kind: str, narrow_is_first: bool) -> None:
+    """Whichever was said first, until the narrower one has ended; of two that both fit the later."""
+    starts = [start("narrow", 0, kind, "s"), start("wide", 1)]
+    if not narrow_is_first:
+        starts = [start("wide", 0), start("narrow", 1, kind, "s")]
+    words = TaskWords.of(starts, [end("narrow", 10)])
+    assert [words.task_of({kind: name}, at(minute)) for name, minute in (("s", 5), ("t", 5), ("s", 10))] == [
+        "narrow",
+        "wide",
+        "wide",
+    ]
+    both = TaskWords.of([*starts, start("newer", 3, "label:branch", "main"), start("wider", 4)], [])
+    assert both.task_of({kind: "s", "label:branch": "main"}, at(5)) == "newer"
+    assert both.task_of({}, at(5)) == "wider"
+    assert both.task_of({kind: "s", "task": "own"}, at(5)) == "own"
+
+
 def test_each_session_may_be_a_task_where_nothing_else_is_said() -> None:
     """The last such word counts, also that there is none any more."""
     each = TaskWord(verb=TaskVerb.EACH, said_at=NOON, kind="session", idle_s=60)
