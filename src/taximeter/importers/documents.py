@@ -38,7 +38,7 @@ _MOST_NAME_BYTES = 256  # with the blanks around it
 _LIST_SOMEWHERE = re.compile(_NAMED + rb"\[")
 _BETWEEN = re.compile(r"[\s,\0]*")
 _OPENS = np.isin(np.arange(256), list(b"[{"))
-_IS_MARK = np.isin(np.arange(256), list(b'"[]{}'))
+_TO_MARKS = bytes(letter in b'"[]{}' for letter in range(256))  # 1 for each, 0 for all else
 _forgiving = json.JSONDecoder(strict=False, parse_constant=lambda _: None)
 _decode_list = msgspec.json.Decoder(list[Any]).decode
 _decode_parts = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -105,7 +105,7 @@ class _Brackets:
         """Those in the next block."""
         without_escapes = block.replace(b"\\\\", b"  ").replace(b'\\"', b"  ") if b"\\" in block else block
         letters = np.frombuffer(without_escapes, dtype=np.uint8)
-        places = np.flatnonzero(_IS_MARK[letters])
+        places = np.flatnonzero(np.frombuffer(without_escapes.translate(_TO_MARKS), dtype=np.bool_))
         letters = letters[places]
         is_quote = letters == ord('"')
         quotes = np.cumsum(is_quote) + self._is_in_text
