@@ -9,8 +9,7 @@ total tells which; where it does not, `input` is what it should be there, the pa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from taximeter.importers.chunks import Chunk, Row
@@ -23,7 +22,7 @@ from taximeter.importers.strangers import amount, count, first, group_name, list
 from taximeter.importers.timing import reported_timing
 from taximeter.providers.metering.complaint import complaint
 from taximeter.providers.metering.leaves import word
-from taximeter.providers.metering.plain import MOST_TOKENS
+from taximeter.providers.metering.plain import LEAVES, MOST_TOKENS
 from taximeter.records import Dialect, Outcome, Usage
 
 NAME = "langfuse"
@@ -32,26 +31,24 @@ EDITION = "2"
 
 _UNTIMED = "the observation has no end, or no start"
 _MODEL_TYPES = frozenset({"GENERATION", "EMBEDDING"})
-_READS = ("input_cache_read", "cache_read_input_tokens", "input_cached_tokens", "input_cached", "cached_tokens")
-_WRITES_5M = ("input_cache_creation_5m", "cache_creation_5m", "ephemeral_5m_input_tokens")
-_WRITES_1H = ("input_cache_creation_1h", "cache_creation_1h", "ephemeral_1h_input_tokens")
-_WRITES = ("input_cache_creation", "cache_creation_input_tokens", "input_cache_write", "cache_write_input_tokens")
-_REASONING = ("output_reasoning", "output_reasoning_tokens", "reasoning_tokens", "reasoning")
-_INPUT = ("input", "input_tokens", "prompt_tokens")
-_OUTPUT = ("output", "output_tokens", "completion_tokens")
-_AUDIO_IN, _AUDIO_OUT = ("input_audio", "input_audio_tokens"), ("output_audio", "output_audio_tokens")
-_TOTAL = ("total", "total_tokens")
-_ROLES = (_INPUT, _OUTPUT, _TOTAL, _READS, _WRITES, _WRITES_5M, _WRITES_1H, _AUDIO_IN, _REASONING, _AUDIO_OUT)
-_TIMES = (
-    ("startTime", "start_time"),
-    ("endTime", "end_time"),
-    ("completionStartTime", "completion_start_time"),
+_TIMES = (("startTime", "start_time"), ("endTime", "end_time"), ("completionStartTime", "completion_start_time"))
+_NAMES = (
+    ("input", "input_tokens", "prompt_tokens"),
+    ("output", "output_tokens", "completion_tokens"),
+    ("total", "total_tokens"),
+    ("input_cache_read", "cache_read_input_tokens", "input_cached_tokens", "input_cached", "cached_tokens"),
+    ("input_cache_creation_5m", "cache_creation_5m", "ephemeral_5m_input_tokens"),
+    ("input_cache_creation_1h", "cache_creation_1h", "ephemeral_1h_input_tokens"),
+    ("input_cache_creation", "cache_creation_input_tokens", "input_cache_write", "cache_write_input_tokens"),
+    ("output_reasoning", "output_reasoning_tokens", "reasoning_tokens", "reasoning"),
+    ("input_audio", "input_audio_tokens"),
+    ("output_audio", "output_audio_tokens"),
 )
-_SESSION, _TRACE = ("sessionId", "session_id"), ("traceId", "trace_id")
-_TRACE_NAME, _NAMES, _USER = ("traceName", "trace_name"), ("name",), ("userId", "user_id")
-_ENVIRONMENT, _TAGS = ("environment",), ("tags", "traceTags", "trace_tags")
-_OF_AN_ORIGIN = (*_SESSION, *_TRACE, *_TRACE_NAME, *_NAMES, *_USER, *_ENVIRONMENT)
-"""All that `_new_origin` looks at, but for the provider and the tags."""
+"""What counts are called, of several names the first that is there: prompt, answer, total; reads from a cache; writes
+to it for five minutes, for an hour, and all of them; reasoning; sound on both sides."""
+
+_TOTAL = 2
+_NEEDED = ("input", "output", "total")  # where these are there, no column beside is looked at
 
 
 def is_mine(entry: Mapping[str, Any]) -> bool:
@@ -63,41 +60,53 @@ def is_mine(entry: Mapping[str, Any]) -> bool:
 
 def read(log: LogFile) -> Iterator[LoggedCall]:
     """The model calls of one export."""
-    origins = Origins()
+    origins, plans = Origins(), _Plans()
     for chunk in chunks_of(log):
-        begins, ends, firsts = (instants_us(_either(chunk, *names)) for names in _TIMES)
+        begins, ends, firsts = (instants_us(_column(chunk, *names)) for names in _TIMES)
         for place, at_us in enumerate(begins):
-            call = _call(chunk.row(place), (at_us, ends[place], firsts[place]), origins, log)
+            call = _call(chunk.row(place), (at_us, ends[place], firsts[place]), origins, plans, log)
             if call is not None:
                 yield call
 
 
-def _either(chunk: Chunk, name: str, other: str) -> list[object]:
-    """As `first`, of all rows."""
-    both = zip(chunk.column(name), chunk.column(other), strict=True)
-    return [another if value is None or value == "" else value for value, another in both]
+def _column(chunk: Chunk, name: str, other: str) -> Sequence[Any]:
+    """What `first` has of each row."""
+    values = chunk.column(name)
+    if all(values):  # which is nearly always so, and quickly seen
+        return values
+    others = chunk.column(other)
+    return [beside if value is None or value == "" else value for value, beside in zip(values, others, strict=True)]
 
 
 def _call(
-    row: Row, times_us: tuple[int | None, int | None, int | None], origins: Origins, log: LogFile
+    row: Row, times_us: tuple[int | None, int | None, int | None], origins: Origins, plans: _Plans, log: LogFile
 ) -> LoggedCall | None:
     """The call of a row, whose `_TIMES` are `times_us`."""
-    kind = text(row.get("type"))
-    model = text(first(row, "model", "providedModelName", "provided_model_name", "internalModel", "internal_model_id"))
-    if (kind.upper() not in _MODEL_TYPES) if kind is not None else model is None:
+    kind = row.get("type")
+    model = text(
+        row.get("model")
+        or first(row, "model", "providedModelName", "provided_model_name", "internalModel", "internal_model_id")
+    )
+    if kind != "GENERATION" and (
+        (kind.upper() not in _MODEL_TYPES) if (kind := text(kind)) is not None else model is None
+    ):
         log.note("an observation that is no call of a model")
         return None
-    at_us, identity = times_us[0], text(first(row, "id", "observation_id"))
+    at_us, identity = times_us[0], text(row.get("id") or first(row, "id", "observation_id"))
     if at_us is None or identity is None:
         log.note("a row without a time" if at_us is None else "a row without an id")
         return None
-    failed = str(row.get("level") or "").upper() == "ERROR"
-    usage = _usage(row)
-    leaves, usage = (usage, None) if isinstance(usage, tuple) else (None, usage)
-    total_ns, first_token_ns = between_ns(at_us, times_us[1]), between_ns(at_us, times_us[2])
+    level = row.get("level")
+    failed = level != "DEFAULT" and str(level or "").upper() == "ERROR"
+    leaves, usage = plans.leaves(row.get("usageDetails")), None
+    if leaves is None:
+        usage = _usage(row)
+        leaves, usage = (usage, None) if isinstance(usage, tuple) else (None, usage)
+    total_ns = between_ns(at_us, times_us[1])
     if total_ns is None and (latency := amount(row.get("latency"))) is not None:
         total_ns = int(latency * 10**9)
-    tier = text(nested(first(row, "modelParameters", "model_parameters")).get("service_tier"))
+    asked = row.get("modelParameters") or first(row, "modelParameters", "model_parameters")
+    tier = text(nested(asked).get("service_tier"))
     return LoggedCall(
         identity,
         at_us,
@@ -107,32 +116,55 @@ def _call(
         usage=usage,
         terms=None if tier is None else terms_of_tier(tier),
         reported=_reported(row),
-        timing=reported_timing(total_ns, first_token_ns),
+        timing=reported_timing(total_ns, between_ns(at_us, times_us[2])),
         outcome=Outcome.FAILED if failed else Outcome.COMPLETED,
         error=complaint(text(first(row, "statusMessage", "status_message")) or "the call failed") if failed else None,
         uncosted=None if model else "the log does not name the model",
     )
 
 
-def _origin(row: Row, origins: Origins) -> Origin:
-    provider = nested(row.get("metadata")).get("ls_provider")
-    tags = first(row, *_TAGS)
-    # A text that holds a list is no list that holds a text.
-    told = ("list", *cast("list[object]", tags)) if type(tags) is list else ("cell", tags)
-    cells = (provider, *map(row.get, _OF_AN_ORIGIN), *told)
-    return origins.told_by(cells, lambda: _new_origin(row, text(provider), origins))
+# --- Counts -------------------------------------------------------------------------------------------------------
 
 
-def _new_origin(row: Row, provider: str | None, origins: Origins) -> Origin:
-    return origins.of(
-        source=NAME,
-        dialect=Dialect.UNSAID,
-        provider=seller_called(provider),
-        session=group_name(first(row, *_SESSION)),
-        run=group_name(first(row, *_TRACE)),
-        labels=_labels(row),
-        untimed=_UNTIMED,
-    )
+class _Plans:
+    """Leaves of usual objects, by what their keys have meant before: all values are whole numbers, and none is to be
+    looked for beside them."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, ...], tuple[int, ...] | None] = {}
+
+    def leaves(self, said: object) -> tuple[int, ...] | None:
+        """The leaves, in the order of `plain.LEAVES`; None for an object that is not usual."""
+        if type(said) is not dict:
+            return None
+        details = cast("dict[str, object]", said)
+        keys = tuple(details)
+        try:
+            plan = self._known[keys]
+        except KeyError:
+            if len(self._known) >= _MOST_PLANS:
+                self._known.clear()
+            plan = self._known[keys] = _plan(keys)
+        if plan is None:
+            return None
+        counts = [0] * (len(_NAMES) + 1)  # the last is of those that mean nothing here
+        for place, value in zip(plan, details.values(), strict=True):
+            if type(value) is not int:
+                return None
+            counts[place] = value
+        _, divided = _divided(counts, counts[_TOTAL])
+        return divided
+
+
+_MOST_PLANS = 1_000
+
+
+def _plan(keys: tuple[str, ...]) -> tuple[int, ...] | None:
+    """Where among `_NAMES` each key has its place."""
+    if "unit" in keys or any(key not in keys for key in _NEEDED):
+        return None
+    chosen = [next((name for name in names if name in keys), None) for names in _NAMES]
+    return tuple(chosen.index(key) if key in chosen else len(_NAMES) for key in keys)
 
 
 def _usage(row: Row) -> tuple[int, ...] | Usage | None:
@@ -141,71 +173,103 @@ def _usage(row: Row) -> tuple[int, ...] | Usage | None:
     for name, column in (("input", "promptTokens"), ("output", "completionTokens"), ("total", "totalTokens")):
         if said.get(name) is None and (value := first(row, column, f"{name}Usage", f"{name}_usage")) is not None:
             said[name] = value
-    counts = {
-        name: number
-        for name, value in said.items()
-        if (number := value if type(value) is int else count(value)) is not None
-    }
-    of = _roles(tuple(counts))
-    given, answer, total, *parts_told = (None if name is None else counts[name] for name in of)
-    if given is None and answer is None:
+    counts = {name: number for name, value in said.items() if (number := count(value)) is not None}
+    told = [next((counts[name] for name in names if name in counts), None) for names in _NAMES]
+    if told[0] is None and told[1] is None:
         return None
     if (unit := text(said.get("unit"))) not in (None, "TOKENS"):
         return Usage.unknown(f"the observation counts {word(unit)}, not tokens", reported=said)
-    read, write, write_5m, write_1h, audio, reasoning, audio_out = (number or 0 for number in parts_told)
-    divided = write_5m + write_1h
-    parts, parts_out = read + divided + audio, reasoning + audio_out
-    fresh, written = given or 0, answer or 0
-    for unknown, input_has_parts, output_has_parts in _readings(write, divided, with_total=total is not None):
-        inside = (parts + unknown) * input_has_parts, parts_out * output_has_parts
-        if total in (None, fresh + written + parts + unknown + parts_out - sum(inside)):
-            fresh, written = fresh - inside[0], written - inside[1]
-            break
-    else:
-        return Usage.unknown("the observation's counts do not sum to its total", reported=said)
-    plain = (fresh, read, write_5m, write_1h, unknown, written, reasoning)
-    if not audio and not audio_out and min(plain) >= 0 and sum(plain) <= MOST_TOKENS:
+    leaves, plain = _divided([number or 0 for number in told], told[_TOTAL])
+    if plain is not None:
         return plain
-    leaves = {
-        "input_fresh_tokens": fresh,
-        "input_cache_read_tokens": read,
-        "input_cache_write_5m_tokens": write_5m,
-        "input_cache_write_1h_tokens": write_1h,
-        "input_cache_write_unknown_tokens": unknown,
-        "input_audio_tokens": audio,
-        "output_text_tokens": written,
-        "output_reasoning_tokens": reasoning,
-        "output_audio_tokens": audio_out,
-    }
-    return usage_of(leaves, wrong="the observation's counts contradict each other", reported=said)
+    if leaves is None:
+        return Usage.unknown("the observation's counts do not sum to its total", reported=said)
+    return usage_of(
+        dict(zip(_LEAVES, leaves, strict=True)), wrong="the observation's counts contradict each other", reported=said
+    )
 
 
-def _readings(write: int, divided: int, *, with_total: bool) -> Iterator[tuple[int, bool, bool]]:
-    """What counts may mean, the likeliest first: how much was written for an unknown time, if the count of writes has
-    those in it that were `divided` by their time, or has not; and whether input and output have their parts in them."""
-    writes = [write - divided, write] if 0 < divided <= write else [write]
-    inclusions = ((True, True), (True, False), (False, True), (False, False)) if with_total else ((False, False),)
-    for input_has_parts, output_has_parts in inclusions:
+def _divided(counts: list[int], total: int | None) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+    """The tokens in the order of `_LEAVES`, None where they do not sum to the total; and in that of `plain.LEAVES`
+    where these hold them. Counts are in the order of `_NAMES`, 0 where there is none."""
+    given, answer, _, read, write_5m, write_1h, write, reasoning, audio, audio_out = counts[: len(_NAMES)]
+    by_time = write_5m + write_1h
+    parts, parts_out = read + by_time + audio, reasoning + audio_out
+    # How much was written for an unknown time, if the count of writes has those in it that have one, or has not.
+    writes = (write - by_time, write) if 0 < by_time <= write else (write,)
+    reading = _reading(None if total is None else total - given - answer, parts, parts_out, writes)
+    if reading is None:
+        return None, None
+    unknown, input_has_parts, output_has_parts = reading
+    fresh = given - parts - unknown if input_has_parts else given
+    written = answer - parts_out if output_has_parts else answer
+    leaves = (fresh, read, write_5m, write_1h, unknown, written, reasoning, audio, audio_out)
+    if not audio and not audio_out and min(leaves) >= 0 and sum(leaves) <= MOST_TOKENS:
+        return leaves, leaves[:-2]
+    return leaves, None
+
+
+_LEAVES = (*LEAVES, "input_audio_tokens", "output_audio_tokens")
+
+
+def _reading(more: int | None, parts: int, parts_out: int, writes: tuple[int, ...]) -> tuple[int, bool, bool] | None:
+    """What counts may mean, of several readings the likeliest: which of `writes` it is, and whether input and output
+    have their parts in them. The total has so much `more` than these two; None where there is none."""
+    if more is None:
+        return writes[0], False, False
+    if not more:
+        return writes[0], True, True
+    if more == parts_out:
+        return writes[0], True, False
+    for output_has_parts in (True, False):
         for unknown in writes:
-            yield unknown, input_has_parts, output_has_parts
-
-
-@lru_cache(maxsize=1_000)
-def _roles(there: tuple[str, ...]) -> list[str | None]:
-    """Which of the names that are there each of `_ROLES` has."""
-    return [next((name for name in names if name in there), None) for names in _ROLES]
+            if more == parts + unknown + (0 if output_has_parts else parts_out):
+                return unknown, False, output_has_parts
+    return None
 
 
 def _reported(row: Row) -> Any:
-    value = first(row, "calculatedTotalCost", "totalCost", "total_cost", "Total Cost")
-    return amount(nested(first(row, "costDetails", "cost_details")).get("total") if value is None else value)
+    value = row.get("calculatedTotalCost")
+    if value is None or value == "":
+        value = first(row, "totalCost", "total_cost", "Total Cost")
+    if value is None:
+        value = nested(first(row, "costDetails", "cost_details")).get("total")
+    return amount(value)
 
 
-def _labels(row: Row) -> dict[str, object]:
+# --- What calls belong to -----------------------------------------------------------------------------------------
+
+
+def _origin(row: Row, origins: Origins) -> Origin:
+    metadata = nested(row.get("metadata"))
+    tags = first(row, *_TAGS)
+    # A text that holds a list is no list that holds a text.
+    told = ("list", *cast("list[object]", tags)) if type(tags) is list else ("cell", tags)
+    cells = (metadata.get("ls_provider"), *map(row.get, _OF_AN_ORIGIN), *told)
+    return origins.told_by(cells, lambda: _new_origin(row, metadata, origins))
+
+
+_OF_AN_ORIGIN = (
+    *("sessionId", "session_id", "traceId", "trace_id", "traceName", "trace_name"),
+    *("name", "userId", "user_id", "environment"),
+)
+_TAGS = ("tags", "traceTags", "trace_tags")
+"""All that `_new_origin` looks at."""
+
+
+def _new_origin(row: Row, metadata: Mapping[str, Any], origins: Origins) -> Origin:
     labels: dict[str, object] = {
-        "trace_name": first(row, *_TRACE_NAME),
-        "name": first(row, *_NAMES),
-        "user": first(row, *_USER),
-        "environment": first(row, *_ENVIRONMENT),
+        "trace_name": first(row, "traceName", "trace_name"),
+        "name": first(row, "name"),
+        "user": first(row, "userId", "user_id"),
+        "environment": first(row, "environment"),
     }
-    return tagged(labels, listed(first(row, *_TAGS)))
+    return origins.of(
+        source=NAME,
+        dialect=Dialect.UNSAID,
+        provider=seller_called(text(metadata.get("ls_provider"))),
+        session=group_name(first(row, "sessionId", "session_id")),
+        run=group_name(first(row, "traceId", "trace_id")),
+        labels=tagged(labels, listed(first(row, *_TAGS))),
+        untimed=_UNTIMED,
+    )
