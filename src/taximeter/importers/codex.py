@@ -4,7 +4,8 @@ Owns: which events are calls, also the agent's own compactions; and which a sess
 forked from. Refuses to know: prices, and what a usage object means.
 
 A call has no id there. Its event has the session's totals so far, which only grow: they and the session name it. A fork
-begins with the events of its parent, whose calls they stay.
+begins with the lines of its parent, whose calls they stay; or those of the parent's own parent, whose lines that one
+began with.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ _UNTIMED = "a rollout has only the instants at which usage was told"
 _BURST = timedelta(seconds=1)  # a copied history is written at once; the first call of one's own takes longer
 _HEAD_BYTES = 1 << 20
 _MOST_TOLD = 64
+_MOST_GENERATIONS = 64
 
 Object = Mapping[str, Any]
 
@@ -57,11 +59,20 @@ class _Told(msgspec.Struct):
     tier: str | None = None
 
 
+class _Ancestor(msgspec.Struct):
+    """A session whose first line a fork has copied."""
+
+    session: str
+    began_at: str | None
+    parent: str | None
+
+
 class _Memory(msgspec.Struct, omit_defaults=True):
     """What a session is at some line of its file."""
 
     session: str | None = None
     parent: str | None = None
+    ancestors: list[_Ancestor] = []  # the parent, then its parent, as far as their first lines were copied
     forked_at: str | None = None
     provider: str | None = None
     project: str | None = None
@@ -121,6 +132,7 @@ class _Rollout:
         self._at = _remembered(log.memory) if log.memory else _Memory()
         self._latest_told: str | None = None
         self._history: list[tuple[str, str]] | None = None
+        self._is_parents = True  # that history; it may be that of the parent's parent
         self._last_copy_at: str | None = None
         self._origin: Origin | None = None
 
@@ -162,7 +174,8 @@ class _Rollout:
     def _begin(self, payload: dict[str, Any], at: object) -> None:
         now = self._at
         if now.session is not None:
-            return  # that of the parent, which a fork copies too
+            self._learn_ancestor(payload, at)
+            return
         git, cwd = mapping(payload.get("git")) or {}, text(payload.get("cwd"))
         now.session = text(payload.get("id")) or _stem(self._log.path)
         now.parent = _parent(payload)
@@ -171,6 +184,26 @@ class _Rollout:
         now.provider = text(payload.get("model_provider"))
         now.branch = text(git.get("branch"))
         now.project = None if cwd is None else home_shortened(cwd)
+
+    def _learn_ancestor(self, payload: Object, at: object) -> None:
+        """A fork copies the first line of its parent too, behind which is that of the parent's own parent."""
+        now, name = self._at, text(payload.get("id"))
+        if now.own or name is None or name != self._eldest() or len(now.ancestors) >= _MOST_GENERATIONS:
+            return
+        began_at = _stored(payload.get("timestamp")) or _stored(at)  # a line's own time may be that of the copy
+        now.ancestors.append(_Ancestor(name, began_at, _parent(payload)))
+
+    def _eldest(self) -> str | None:
+        """The ancestor of which nothing but the name is known."""
+        now = self._at
+        name = now.ancestors[-1].parent if now.ancestors else now.parent
+        return None if name == now.session or any(name == each.session for each in now.ancestors) else name
+
+    def _generations(self) -> list[tuple[str, str | None]]:
+        """The sessions that this one descends from, the parent first, and when each began, where that is known."""
+        line: list[tuple[str, str | None]] = [(each.session, each.began_at) for each in self._at.ancestors]
+        eldest = self._eldest()
+        return line if eldest is None else [*line, (eldest, None)]
 
     def _take_count(self, payload: Object, info: Object, at: object) -> LoggedCall | None:
         now = self._at
@@ -242,15 +275,17 @@ class _Rollout:
         session = now.session or _stem(self._log.path)
         if now.own or now.parent is None:
             return f"{session} {sign}"
-        history = self._parents_history(now.parent)
+        history = self._found_history()
         place = now.copied
         if place < len(history) and history[place][0] == sign:
             now.copied += 1
+            self._is_burst(when)
             return history[place][1]
-        is_copy = place == 0 and ((now.forked_at is not None and when < now.forked_at) or self._is_burst(when))
-        if is_copy:
+        # Behind all that an ancestor did comes what the sessions between did that are not there.
+        may_be_copy = place == 0 or not self._is_parents
+        if may_be_copy and ((now.forked_at is not None and when < now.forked_at) or self._is_burst(when)):
             self._log.note("a call that a fork has copied from a session that is not there")
-            return f"{now.parent} {sign}"
+            return f"{self._owner(when)} {sign}"
         now.own = True
         return f"{session} {sign}"
 
@@ -262,12 +297,25 @@ class _Rollout:
         self._last_copy_at = when
         return True
 
-    def _parents_history(self, parent: str) -> list[tuple[str, str]]:
-        """What the parent's events say, and the names of their calls, as far as they were there at the fork."""
+    def _owner(self, when: str) -> str:
+        """Which ancestor made a call that was copied: the youngest that had begun by then. A copy that has its own time
+        is the parent's, for nothing tells it from what that one did."""
+        generations = self._generations()
+        begun = (name for name, began_at in generations if began_at is not None and began_at <= when)
+        return next(begun, generations[-1][0])
+
+    def _found_history(self) -> list[tuple[str, str]]:
+        """What the events of the nearest ancestor say that is there, and the names of their calls, as far as they were
+        there when the next one began."""
         if self._history is None:
-            path = None if parent in self._ancestors else _file_of(parent, _root_of(self._log.path))
+            self._history, until = [], self._at.forked_at
             ancestors = self._ancestors | {self._at.session or ""}
-            self._history = [] if path is None else _history(path, self._at.forked_at, ancestors)
+            for name, began_at in self._generations():
+                path = None if name in self._ancestors else _file_of(name, _root_of(self._log.path))
+                if path is not None:
+                    self._history, self._is_parents = _history(path, until, ancestors), name == self._at.parent
+                    break
+                until = began_at or until
         return self._history
 
     def _call(

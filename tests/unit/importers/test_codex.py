@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Mapping
 from decimal import Decimal
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -167,24 +168,90 @@ def test_a_rollout_that_was_packed_is_the_same_one(desk: Desk) -> None:
     assert desk.tokens() == 100
 
 
-def test_a_fork_of_a_fork_adds_only_its_own_calls(desk: Desk) -> None:
-    """Each call stays with the session that made it, over all generations."""
-    calls = [*B, counts(70, 30, 10)]
-    desk.write("sessions/rollout-1-aaaa.jsonl", *session("aaaa", *A))
-    for number, (name, parent, held) in enumerate((("bbbb", "aaaa", B), ("cccc", "bbbb", calls)), start=1):
+C = [*B, counts(70, 30, 10)]
+
+
+def three_generations(stamps: str, *, with_first_lines: bool) -> dict[str, list[dict[str, Any]]]:
+    """A, its fork B, and a fork C of that: 230 tokens in four calls, of which A made two. Forks hold their parent's
+    first lines too, if they do."""
+    lines = {"aaaa": session("aaaa", *A)}
+    for number, (name, parent, held) in enumerate((("bbbb", "aaaa", B), ("cccc", "bbbb", C)), start=1):
         at = AT.format(20 * number, 0)
-        copied = rewritten(session(parent, *held[:-1])[2:], at)
+        kinds = ("session_meta", "event_msg") if with_first_lines else ("event_msg",)
+        copied = [line for line in lines[parent] if line["type"] in kinds]
         own = told(held[-1], added(*held), AT.format(20 * number + 1, 0))
-        desk.write(
-            f"sessions/rollout-{number + 1}-{name}.jsonl",
-            meta(name, at=at, forked_from_id=parent),
+        lines[name] = [
+            meta(name, at=at, forked_from_id=parent) | {"timestamp": at},
+            *(rewritten(copied, at) if stamps == "rewritten" else copied),
             context(),
-            *copied,
             own,
-        )
+        ]
+        lines[name][0]["payload"]["timestamp"] = at
+    return lines
+
+
+@pytest.mark.parametrize("order", list(permutations(("aaaa", "bbbb", "cccc"))), ids="-".join)
+@pytest.mark.parametrize("with_first_lines", [True, False])
+@pytest.mark.parametrize("stamps", ["kept", "rewritten"])
+def test_a_fork_of_a_fork_adds_only_its_own_calls(
+    desk: Desk, stamps: str, with_first_lines: bool, order: tuple[str, ...]
+) -> None:
+    """Each call stays with the session that made it, over all generations, whichever file is read first."""
+    lines = three_generations(stamps, with_first_lines=with_first_lines)
+    for number, name in enumerate(order):
+        desk.write(f"sessions/rollout-{number}-{name}.jsonl", *lines[name])
     desk.run()
     assert desk.tokens() == 230
     assert len(desk.receipts()) == 4
+
+
+@pytest.mark.parametrize("stays", [True, False])
+@pytest.mark.parametrize("order", list(permutations(("aaaa", "bbbb", "cccc"))), ids="-".join)
+def test_generations_that_come_one_by_one_are_told_apart_by_their_times(
+    desk: Desk, order: tuple[str, ...], stays: bool
+) -> None:
+    """Also the youngest first, and each gone before the next comes: the grandparent's calls are no parent's."""
+    lines = three_generations("kept", with_first_lines=True)
+    for number, name in enumerate(order):
+        path = desk.write(f"sessions/rollout-{number}-{name}.jsonl", *lines[name])
+        desk.run()
+        if not stays:
+            path.unlink()
+    assert desk.tokens() == 230
+    assert len(desk.receipts()) == 4
+
+
+@pytest.mark.parametrize("grows", [True, False])
+@pytest.mark.parametrize("stamps", ["kept", "rewritten"])
+def test_a_fork_whose_parent_comes_later_has_the_grandparents_calls_from_its_file(
+    desk: Desk, stamps: str, grows: bool
+) -> None:
+    """Where no time tells whose a copied call is. The grandparent went on after its fork, and that is its own; and the
+    youngest may be read while its history is still being copied."""
+    lines = three_generations(stamps, with_first_lines=True)
+    after = told(counts(9, 0, 1), added(*A, counts(9, 0, 1)), AT.format(30, 0))
+    desk.write("sessions/rollout-1-aaaa.jsonl", *lines["aaaa"], after)
+    if grows:
+        path = desk.write("sessions/rollout-2-cccc.jsonl", *lines["cccc"][:4])
+        desk.run()
+        desk.append(path, *lines["cccc"][4:])
+    else:
+        desk.write("sessions/rollout-2-cccc.jsonl", *lines["cccc"])
+    desk.run()
+    desk.write("sessions/rollout-3-bbbb.jsonl", *lines["bbbb"])
+    desk.run()
+    assert desk.tokens() == 240
+    assert len(desk.receipts()) == 5
+
+
+def test_sessions_that_are_each_others_parents_are_read_to_their_ends(desk: Desk) -> None:
+    """Nobody writes that; whatever it comes to, it comes to an end."""
+    first, second = meta("aaaa", forked_from_id="bbbb"), meta("bbbb", forked_from_id="aaaa")
+    desk.write("sessions/rollout-1-aaaa.jsonl", first, second, first, second, *session("aaaa", *A)[1:])
+    desk.write("sessions/rollout-2-bbbb.jsonl", second, first, second, first, *session("bbbb", *A)[1:])
+    desk.write("sessions/rollout-3-cccc.jsonl", meta("cccc", forked_from_id="cccc"), *session("cccc", *A))
+    desk.run()
+    assert desk.receipts()
 
 
 def test_two_sessions_that_begin_alike_are_two(desk: Desk) -> None:
