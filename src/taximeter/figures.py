@@ -29,9 +29,10 @@ def money_text(amount: Decimal, *, beside: Decimal | None = None) -> str:
     return f"{'-' if amount < 0 else ''}${abs(amount):,.{decimals}f}"
 
 
-def sum_text(amount: Decimal, unpriced: int) -> str:
-    """A sum and what it lacks: `$12.00 + 3 unpriced`."""
-    return money_text(amount) + (f" + {unpriced:,} unpriced" if unpriced else "")
+def sum_text(amount: Decimal, unpriced: int, *, of: int | None = None) -> str:
+    """A sum and what it lacks: `$12.00 + 3 unpriced`; `? + 3 unpriced` where no more than those 3 are summed (`of`)."""
+    known = "?" if unpriced and unpriced == of else money_text(amount)
+    return known + (f" + {unpriced:,} unpriced" if unpriced else "")
 
 
 def _decimals(amount: Decimal) -> int:

@@ -61,7 +61,7 @@ def fitting(
 ) -> Mapping[str, Sequence[str]]:
     """As many of the columns as fit side by side: the first of `least_telling` goes first, then those in `shorten` lose
     all but so many characters, then the next columns go. All but those and the column of `names` are whole: names are
-    cut before a column goes, and have what room is left."""
+    cut to the shortest before one of the two most telling columns goes, and have what room is left."""
     shown = dict(columns)
     room = _SHORT_NAME
 
@@ -73,7 +73,7 @@ def fitting(
 
     going = [each for each in least_telling if each in columns]
     for heading in going:
-        if heading == going[-1]:
+        if heading in going[-2:]:
             room = _SHORTEST_NAME
         if needed() <= width:
             break

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from taximeter.ledger import GroupTotals
 
 _RIGHT: Final = ("requests", "failed", "in", "out", "cost")
-_LEAST_TELLING: Final = ("in", "out", "failed", "last, UTC", "requests", "cost")
+_LEAST_TELLING: Final = ("in", "out", "failed", "last, UTC", "requests", "ended", "cost")
 _ENDS: Final = {True: ("succeeded", "green"), False: ("failed", "red"), None: ("open", "dim")}
 
 
@@ -47,6 +47,7 @@ def _print_table(found: Sequence[tuple[GroupTotals, Task]]) -> None:
     from rich.text import Text  # noqa: PLC0415  # as in `console`
 
     from taximeter.cli.tables import print_table  # noqa: PLC0415
+    from taximeter.reports.cells import tokens_text  # noqa: PLC0415
 
     rows: list[dict[str, Text]] = []
     for sums, task in found:
@@ -56,9 +57,9 @@ def _print_table(found: Sequence[tuple[GroupTotals, Task]]) -> None:
             "last, UTC": f"{sums.last_at:%m-%d %H:%M:%S}",
             "requests": f"{sums.receipts:,}",
             "failed": f"{sums.failures:,}" if sums.failures else "",
-            "in": f"{sums.input_tokens:,}",
-            "out": f"{sums.output_tokens:,}",
-            "cost": "?" if sums.unpriced == sums.receipts else sum_text(sums.cost, sums.unpriced),
+            "in": tokens_text(sums.input_tokens, sums.uncounted, sums.receipts) or "0",
+            "out": tokens_text(sums.output_tokens, sums.uncounted, sums.receipts) or "0",
+            "cost": sum_text(sums.cost, sums.unpriced, of=sums.receipts),
             "ended": end,
         }
         rows.append({key: Text(text, style=style if key == "ended" else "") for key, text in row.items()})

@@ -8,7 +8,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Final
 
-from taximeter.figures import money_text
+from taximeter.figures import money_text, sum_text
 from taximeter.records import Phase
 from taximeter.reports import folding_table
 from taximeter.reports.cells import (
@@ -19,7 +19,6 @@ from taximeter.reports.cells import (
     name_text,
     span_text,
     tokens_text,
-    whole_cost_text,
 )
 from taximeter.reports.charts import Bar, Scale, by_row, over_time, whole
 from taximeter.reports.facts import facts, notes
@@ -178,7 +177,8 @@ def _tick_text(ticks: Scale, number: int, total: Sums) -> str:
 
 def _title(sums: Sums) -> str:
     tokens = tokens_text(sums.total_tokens, sums.uncounted, sums.receipts) or "0"
-    return f"{whole_cost_text(sums.cost, sums.unpriced)}, {sums.receipts:,} requests, {tokens} tokens"
+    cost = sum_text(sums.cost, sums.unpriced, of=sums.receipts)
+    return f"{cost}, {sums.receipts:,} requests, {tokens} tokens"
 
 
 def _point(at: datetime, edges: Sequence[datetime], report: Report) -> str:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
 from typing import Final
 
-from taximeter.figures import duration_text, money_text, shared_out
+from taximeter.figures import duration_text, money_text, shared_out, sum_text
 from taximeter.ledger import Percentiles
 from taximeter.records import LABEL_KIND, Phase
 from taximeter.reports.question import Question
@@ -34,13 +34,15 @@ class View(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column: a cell for each row, and one for the total. The columns that tell least have the lowest `rank`."""
+    """One column: a cell for each row, and one for the total. The columns that tell least have the lowest `rank`.
+    `short` are names that may not be cut, in fewer words for where there is no room."""
 
     heading: str
     cells: tuple[str, ...]
     total: str = ""
     is_number: bool = True
     rank: int = 50
+    short: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -57,6 +59,7 @@ def columns(report: Report, view: View = View.TOKENS) -> list[Column]:
             total=TOTAL,
             is_number=False,
             rank=100,
+            short=_short_names(report),
         )
     ]
 
@@ -111,6 +114,18 @@ def name_text(question: Question, row: Row) -> str:
             return f"{since:%Y-%m-%d %H:%M}"
 
 
+def _short_names(report: Report) -> tuple[str, ...]:
+    """Blocks without their year: half an hour later is another one, and hours must not be cut."""
+    question = report.question
+    if question.by != "block" or question.until - question.since > timedelta(days=365):
+        return ()
+    return tuple(name_text(question, row).removeprefix(_year_of(question, row)) for row in report.rows)
+
+
+def _year_of(question: Question, row: Row) -> str:
+    return "" if row.since is None else f"{row.since.astimezone(question.zone):%Y-}"
+
+
 def span_text(question: Question) -> str:
     """From when until when, and whose clock that is."""
     since, until = (at.astimezone(question.zone) for at in (question.since, question.until))
@@ -126,11 +141,6 @@ def cost_text(sums: Sums) -> str:
 def unpriced_text(sums: Sums) -> str:
     """How many receipts the cost leaves out, as it stands behind it."""
     return f"+ {sums.unpriced:,} unpriced" if sums.unpriced else ""
-
-
-def whole_cost_text(cost: Decimal, unpriced: int) -> str:
-    """A cost and how many receipts it leaves out."""
-    return money_text(cost) + (f" + {unpriced:,} unpriced" if unpriced else "")
 
 
 def tokens_text(known: int, uncounted: int, receipts: int) -> str:
@@ -182,7 +192,7 @@ def _task_columns(rows: Sequence[Row]) -> list[Column]:
         return []
     states = tuple("" if row.task is None else row.task.state.value for row in rows)
     wholes = tuple(
-        whole_cost_text(row.task.cost, row.task.unpriced)
+        sum_text(row.task.cost, row.task.unpriced, of=row.task.receipts)
         if row.task is not None and (row.task.receipts != row.sums.receipts or row.task.cost != row.sums.cost)
         else ""
         for row in rows
@@ -229,4 +239,7 @@ def _money_cell(group: str) -> Callable[[Sums], str]:
 
 
 def _change(sums: Sums, before: Cost | Sums | None) -> str:
-    return "new" if before is None else change_text(sums.cost, before.cost)
+    """Nothing where no cost of one of them is known: that would be a fall to zero, or from it."""
+    if before is None:
+        return "new"
+    return change_text(sums.cost, before.cost) if sums.unpriced < sums.receipts else ""

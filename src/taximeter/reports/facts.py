@@ -8,16 +8,13 @@ from __future__ import annotations
 from datetime import timedelta
 from decimal import Decimal
 
-from taximeter.figures import money_text, shared_out
+from taximeter.figures import money_text, shared_out, sum_text
 from taximeter.records import EXACT, Outcome
 from taximeter.reports.cells import (
     change_text,
-    cost_text,
     percentiles_text,
     share_text,
     shares_text,
-    unpriced_text,
-    whole_cost_text,
 )
 from taximeter.reports.periods import BLOCK
 from taximeter.reports.report import Report
@@ -34,7 +31,7 @@ def facts(report: Report) -> list[Fact]:
     if not total.receipts:
         return []
     return [
-        ("cost", f"{cost_text(total)} {unpriced_text(total)}".rstrip() + _trend(report)),
+        ("cost", _cost(total) + _trend(report)),
         *_fact("dollars", _dollars(total)),
         ("tokens", _tokens(total)),
         *_fact("time", shares_text((phase.value, ns) for phase, ns in total.phases_ns.items())),
@@ -99,11 +96,14 @@ def _trend(report: Report) -> str:
     before, length = report.before, _length(report.question.until - report.question.since)
     if not before.receipts:
         return f"; nothing in the {length} before"
-    change = change_text(report.total.cost, before.cost)
+    change = change_text(report.total.cost, before.cost) if report.total.unpriced < report.total.receipts else ""
     requests = change_text(Decimal(report.total.receipts), Decimal(before.receipts))
-    was = f"{cost_text(before)} {unpriced_text(before)}".rstrip()
     change = f"{change} against " if change else "against "
-    return f"; {change}{was} in the {length} before, requests {requests}"
+    return f"; {change}{_cost(before)} in the {length} before, requests {requests}"
+
+
+def _cost(sums: Sums) -> str:
+    return sum_text(sums.cost, sums.unpriced, of=sums.receipts)
 
 
 def _dollars(total: Sums) -> str:
@@ -148,7 +148,10 @@ def _tasks(now: TaskFigures, before: TaskFigures) -> list[Fact]:
 
 
 def _costs(costs: Costs, noun: str, before: Costs) -> str:
-    text = f"{costs.n:,} {noun}{'' if costs.n == 1 else 's'}, {whole_cost_text(costs.cost, costs.unpriced)}"
+    # Of a task that has no requests yet the cost is as unknown as of one whose requests have none.
+    known = None if costs.priced else costs.unpriced
+    cost = sum_text(costs.cost, costs.unpriced, of=known) if costs.priced or costs.unpriced else "?"
+    text = f"{costs.n:,} {noun}{'' if costs.n == 1 else 's'}, {cost}"
     if costs.median is None or costs.p90 is None:
         return text
     text += f"; median {money_text(costs.median)}, p90 {money_text(costs.p90)}"
@@ -164,7 +167,7 @@ def _failures(total: Sums) -> list[Fact]:
         for outcome, count in sorted(total.outcomes.items())
         if count and outcome is not Outcome.COMPLETED
     )
-    cost = whole_cost_text(total.failed_cost, total.failed_unpriced)
+    cost = sum_text(total.failed_cost, total.failed_unpriced, of=total.failures)
     return [("incomplete", f"{total.failures:,} of {total.receipts:,} requests ({ended}): {cost}")]
 
 
@@ -179,8 +182,12 @@ def _running_block(report: Report) -> list[Fact]:
     cost, gone_s = block.sums.cost, max(60, round(gone.total_seconds()))
     an_hour, more = cost * 3600 / gone_s, cost * round(left.total_seconds()) / gone_s
     minutes = round(left.total_seconds() / 60)
-    text = f"{minutes // 60} h {minutes % 60:02} min left of the running block, {money_text(an_hour)} an hour"
-    return [("block", f"{text}; {money_text(cost + more)} at its end if it goes on so (modelled)")]
+    text = f"{minutes // 60} h {minutes % 60:02} min left of the running block"
+    unpriced = block.sums.unpriced
+    if unpriced == block.sums.receipts:
+        return [("block", f"{text}, of which no cost is known")]
+    text += f", {money_text(an_hour)} an hour; {money_text(cost + more)} at its end if it goes on so (modelled)"
+    return [("block", text + (f"; {unpriced:,} unpriced in neither" if unpriced else ""))]
 
 
 def _logs(total: Sums) -> list[Fact]:

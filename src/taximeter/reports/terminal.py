@@ -71,8 +71,8 @@ def terminal_lines(report: Report, width: int, view: View = View.TOKENS, *, bars
 
 
 def fitting(table: Sequence[Column], width: int) -> list[Column]:
-    """As many columns as fit side by side: names are cut first, then the columns that tell least go; what is left of
-    the width is the names'."""
+    """As many columns as fit side by side: names are cut first, or said in fewer words, then the columns that tell
+    least go; what is left of the width is the names'."""
     name, *rest = table
     longest = max(map(cell_len, (name.heading, *name.cells, name.total)))
     room = min(longest, _SHORT_NAME)
@@ -83,7 +83,8 @@ def fitting(table: Sequence[Column], width: int) -> list[Column]:
         else:
             shown.remove(min(shown, key=lambda column: column.rank))
     room = max(_SHORTEST_NAME, min(longest, width - _width(shown) - _GAP if shown else width))
-    cut = replace(name, cells=tuple(_cut(text, room) for text in name.cells), total=_cut(name.total, room))
+    texts = name.short if name.short and longest > room else name.cells
+    cut = replace(name, cells=tuple(_cut(text, room) for text in texts), total=_cut(name.total, room))
     return [cut, *shown]
 
 

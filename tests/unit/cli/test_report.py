@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from taximeter.ledger import Ledger
-from taximeter.records import Timing
+from taximeter.records import Timing, Usage
 from tests.terminal import on_a_terminal
 from tests.unit.reports.worlds import a_receipt
 
@@ -157,3 +157,24 @@ def test_a_start_for_a_session_has_its_requests_whatever_else_starts(ledger: Pat
             opened.append(a_receipt(datetime.now(UTC), dollars=dollars, session=session)).result()
     rows = {row["name"]: row["cost"] for row in json.loads(run("report", "--by", "task", "--json"))["rows"]}
     assert (rows["narrow"], rows["wide"]) == ("0.25", "0.5")
+
+
+@pytest.mark.parametrize("width", [40, 50, 80])
+def test_tasks_say_what_they_cost_and_what_nobody_counted(taximeter_home: Path, width: int) -> None:
+    """On the narrowest terminal too; tokens that some requests do not know are no sum."""
+    nobody = {"input_fresh_tokens": "nobody says"}
+    unknown = Usage(input_fresh_tokens=None, input_cache_read_tokens=0, output_text_tokens=7, unknown_reasons=nobody)
+    receipts = [
+        a_receipt(TODAY, task="write the importer for somebody else's logs", dollars="0.41"),
+        a_receipt(TODAY, task="write the importer for somebody else's logs", dollars=None, usage=unknown),
+        a_receipt(TODAY, task="silent", dollars=None, usage=unknown),
+    ]
+    with Ledger.open(str(taximeter_home / "ledger.sqlite")) as opened:
+        for future in [opened.append(receipt) for receipt in receipts]:
+            future.result()
+    told = re.sub(r"\x1b\[[0-9;]*m", "", on_a_terminal(width, "tasks"))
+    assert "$0.4100 + 1 unpriced" in told
+    assert "? + 1 unpriced" in told
+    assert max(map(len, told.splitlines())) <= width
+    if width == 80:
+        assert "7+?" in told
