@@ -10,13 +10,14 @@ sums over calls that events tell one by one, and are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, cast
 
 import msgspec
 
 from taximeter.importers.instants import epoch_us, stored_text
-from taximeter.importers.logged import LogFile, LoggedCall
+from taximeter.importers.logged import LogFile, LoggedCall, terms_of_tier
 from taximeter.importers.origins import Origins
 from taximeter.importers.rows import rows_of
 from taximeter.importers.sellers import seller_called
@@ -24,7 +25,7 @@ from taximeter.importers.strangers import amount, count, first, group_name, list
 from taximeter.importers.timing import reported_timing
 from taximeter.providers.metering import words
 from taximeter.providers.metering.complaint import complaint
-from taximeter.providers.metering.leaves import read_usage, terms_in, word
+from taximeter.providers.metering.leaves import read_usage, terms_in, word, word_at
 from taximeter.providers.metering.plain import PlainReader
 from taximeter.records import Dialect, Outcome, Terms
 
@@ -70,15 +71,40 @@ _NEWEST = {
 }
 """Older names of the same, those of OpenInference, of the AI SDK, and of Pydantic AI."""
 
-_CONTENT = (
-    "gen_ai.input",
-    "gen_ai.output.m",
-    "gen_ai.prompt",
-    "gen_ai.completion",
-    "gen_ai.system_",
-    "llm.input",
-    "llm.output",
+_OF_A_SPAN = frozenset(
+    {
+        "ai.model.id",
+        "ai.model.provider",
+        "ai.operationId",
+        "ai.response.msToFirstChunk",
+        "ai.response.providerMetadata",
+        "embedding.model_name",
+        "gen_ai.agent.name",
+        "gen_ai.conversation.id",
+        "gen_ai.cost.total_cost",
+        "gen_ai.operation.name",
+        "gen_ai.provider.name",
+        "gen_ai.request.model",
+        "gen_ai.response.finish_reasons",
+        "gen_ai.response.id",
+        "gen_ai.response.model",
+        "gen_ai.response.time_to_first_chunk",
+        "gen_ai.system",
+        "llm.cost.total",
+        "llm.model_name",
+        "llm.provider",
+        "llm.request.model",
+        "llm.response.model",
+        "llm.system",
+        "openai.response.service_tier",
+        "openinference.span.kind",
+        "session.id",
+        *_NEWEST,
+    }
 )
+"""What is looked at of a span, and all `_COUNTED`. There are texts of prompts besides, and a trace may be long."""
+
+_COUNTED = ("gen_ai.usage.", "ai.usage.")
 _COUNTS = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
 _COUNT_CACHES_APART = ("anthropic", "bedrock")
 _NO_CALLS = frozenset({"invoke_agent", "create_agent", "execute_tool", "invoke_workflow", "retrieval"})
@@ -137,7 +163,7 @@ def _keep(spans: dict[str, _Span], span: Mapping[str, Any], resource: dict[str, 
         log.note("a span without an id")
         return
     trace = text(first(span, "traceId", "trace_id"))
-    attributes = _attributes(span.get("attributes"))
+    attributes = _attributes(span.get("attributes"), only=_is_of_a_span)
     has_usage = any(count(attributes.get(key)) for key in _COUNTS)
     status = mapping(span.get("status")) or {}
     failed = str(status.get("code")) in ("2", "STATUS_CODE_ERROR")
@@ -147,8 +173,7 @@ def _keep(spans: dict[str, _Span], span: Mapping[str, Any], resource: dict[str, 
         parent=text(first(span, "parentSpanId", "parent_span_id")),
         start=first(span, "startTimeUnixNano", "start_time_unix_nano"),
         end=first(span, "endTimeUnixNano", "end_time_unix_nano"),
-        # Texts of prompts are in there too, and a trace may be long.
-        attributes={key: value for key, value in attributes.items() if not _is_content(key)} if has_usage else {},
+        attributes=attributes if has_usage else {},
         resource=resource,
         failed=(text(status.get("message")) or "the call failed") if failed else None,
         has_usage=has_usage or (failed and _is_call(attributes)),
@@ -163,7 +188,7 @@ def _keep_details(details: dict[str, _Span], record: Mapping[str, Any], resource
         return
     at = first(record, "timeUnixNano", "time_unix_nano", "observedTimeUnixNano", "observed_time_unix_nano")
     trace, span = text(first(record, "traceId", "trace_id")), text(first(record, "spanId", "span_id"))
-    kept = {key: value for key, value in attributes.items() if not _is_content(key)}
+    kept = {key: value for key, value in attributes.items() if _is_of_a_span(key)}
     span = span or f"{at} {sorted(_counts(kept).items(), key=str)}"
     details[f"{trace} {span}"] = _Span(span, trace, None, at, None, kept, resource, None, has_usage=True)
 
@@ -173,8 +198,9 @@ def _is_call(attributes: Attributes) -> bool:
     return "gen_ai.request.model" in attributes and operation not in _NO_CALLS
 
 
-def _is_content(key: str) -> bool:
-    return key.startswith(_CONTENT)
+@lru_cache(maxsize=10_000)  # the same few in each span, and the names of each message of long prompts
+def _is_of_a_span(key: str) -> bool:
+    return key in _OF_A_SPAN or key.startswith(_COUNTED)
 
 
 def _leaves(spans: Mapping[str, _Span], log: LogFile) -> list[str]:
@@ -218,7 +244,7 @@ def _span_call(span: _Span, origins: Origins, log: LogFile) -> LoggedCall | None
         counts = _counts(said)
         leaves = _plain.leaves(counts)
         usage = read_usage(words.OTEL, counts) if leaves is None else None
-    terms = terms_in(words.OTEL, said)
+    tier = word_at(said, words.OTEL.tier)
     return LoggedCall(
         text(first(said, "gen_ai.response.id")) or f"{span.trace} {span.id}",
         at_us,
@@ -234,7 +260,7 @@ def _span_call(span: _Span, origins: Origins, log: LogFile) -> LoggedCall | None
         served or "unknown",
         leaves,
         usage=usage,
-        terms=None if terms == Terms() else terms,
+        terms=None if tier is None else terms_of_tier(tier),
         model_asked=asked,
         reported=amount(first(said, "gen_ai.usage.cost", "llm.cost.total", "gen_ai.cost.total_cost")),
         timing=reported_timing(total_ns, first_chunk_ns=_first_chunk_ns(said)),
@@ -313,7 +339,9 @@ def _event_call(
 def _counts(said: Attributes) -> dict[str, object]:
     """The counts, and what goes with them."""
     counts: dict[str, object] = {
-        key: count(value) for key, value in said.items() if key.startswith("gen_ai.usage.") and count(value) is not None
+        key: number
+        for key, value in said.items()
+        if key.startswith("gen_ai.usage.") and (number := count(value)) is not None
     }
     # Embeddings have no answer, and many leave out what is none.
     counts.setdefault("gen_ai.usage.output_tokens", 0 if "gen_ai.usage.input_tokens" in counts else None)
@@ -370,29 +398,35 @@ def _scopes(message: Mapping[str, Any], *names: str) -> Iterator[tuple[dict[str,
             yield about, scope
 
 
-def _objects(value: object) -> Iterator[dict[str, Any]]:
-    yield from (entry for each in listed(value) if (entry := mapping(each)) is not None)
+def _objects(value: object) -> list[dict[str, Any]]:
+    return [cast("dict[str, Any]", each) for each in listed(value) if isinstance(each, dict)]
 
 
-def _attributes(value: object) -> dict[str, Any]:
-    """Attributes by their newest names; where a count has an old and a new one, the new one holds."""
+def _attributes(value: object, *, only: Callable[[str], bool] = bool) -> dict[str, Any]:
+    """Attributes by their newest names, those alone that are wanted; where a count has an old and a new one, the new
+    one holds."""
     said: dict[str, Any] = {}
     for attribute in _objects(value):
         key = attribute.get("key")
-        if isinstance(key, str):
+        if isinstance(key, str) and only(key):
             said[key] = _value(attribute.get("value"))
-    for old, new in _NEWEST.items():
-        if old in said:
-            said.setdefault(new, said[old])
+    if not said.keys().isdisjoint(_NEWEST.keys()):
+        for old, new in _NEWEST.items():
+            if old in said:
+                said.setdefault(new, said[old])
     return said
+
+
+_AS_IT_IS = frozenset({"stringValue", "doubleValue", "boolValue"})
 
 
 def _value(value: object) -> Any:
     """A value as OTLP writes it in JSON: its kind, and the value, whole numbers as text."""
-    said = mapping(value)
-    if said is None:
+    if not isinstance(value, dict):
         return value
-    for kind, content in said.items():
+    for kind, content in cast("dict[str, Any]", value).items():
+        if kind in _AS_IT_IS:
+            return content
         if kind in ("intValue", "int_value"):
             return count(content)
         if kind in ("arrayValue", "array_value"):

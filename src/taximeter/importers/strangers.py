@@ -115,7 +115,8 @@ def nested(value: object) -> dict[str, Any]:
 
 def listed(value: object) -> list[Any]:
     """A list that stands in a cell; an empty one for everything else."""
-    value = _in_a_cell(value, "[")
+    if not isinstance(value, list):
+        value = _in_a_cell(value, "[")
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 

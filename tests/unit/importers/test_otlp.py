@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from taximeter.importers import otlp
+from taximeter.importers.logged import LogFile
+from taximeter.importers.origins import Origins
 from taximeter.records import Outcome
 from tests.unit.importers.logs import Desk, total_tokens
 
@@ -293,3 +298,32 @@ def test_events_with_a_calls_details_count_where_no_span_does(desk: Desk) -> Non
     desk.run()
     assert sorted(total_tokens(each) for each in desk.receipts()) == [100, 200, 400, 800]
     assert sum(each.cost_reported == Decimal("0.25") for each in desk.receipts()) == 3
+
+
+class _Looked(dict[str, Any]):
+    """Attributes that know which of them were asked for."""
+
+    def __init__(self, said: Mapping[str, Any], asked: set[str]) -> None:
+        super().__init__(said)
+        self._asked = asked
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._asked.add(key)
+        return super().get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        self._asked.add(str(key))
+        return super().__contains__(key)
+
+
+@pytest.mark.parametrize("said", [{}, {"ai.model.provider": "anthropic"}, {"gen_ai.usage.input_tokens": 3}])
+def test_all_that_is_looked_at_is_kept(said: dict[str, Any]) -> None:
+    """Of a span the attributes are left out that nothing is read from, prompts above all."""
+    asked: set[str] = set()
+    span = otlp._Span("a", "t", None, "1790000000000000000", None, _Looked(said, asked), {}, None, has_usage=True)
+    log = LogFile(path=Path("t.json"), file=cast("io.FileIO", io.BytesIO()), size=0)
+    otlp._span_call(span, Origins(), log)
+    assert otlp._is_call(_Looked(said, asked)) is False
+    assert len(asked) > 20
+    assert [key for key in asked if not otlp._is_of_a_span(key)] == []
+    assert not otlp._is_of_a_span("gen_ai.input.messages")

@@ -61,8 +61,8 @@ def word_at(said: Object, path: Path | None) -> str | None:
     """The word at `path`, None where there is none."""
     if path is None:
         return None
-    value: object = dict(said)
-    for key in path:
+    value: object = said.get(path[0])
+    for key in path[1:]:
         value = cast("Object", value).get(key) if isinstance(value, dict) else None
     return word(value)
 
