@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -78,6 +79,7 @@ class _Memory(msgspec.Struct, omit_defaults=True):
     project: str | None = None
     branch: str | None = None
     model: str | None = None
+    turn: str | None = None
     tier: str | None = None
     totals: dict[str, Any] | None = None
     own: bool = False  # the copied history is over
@@ -158,6 +160,7 @@ class _Rollout:
             self._begin(payload, at)
         elif kind == "turn_context":
             now.model = text(payload.get("model")) or now.model
+            now.turn = None if now.own else text(payload.get("turn_id"))
             self._origin = None
         elif kind == "token_usage_record":
             return self._take_record(payload, at)
@@ -298,9 +301,10 @@ class _Rollout:
         return True
 
     def _owner(self, when: str) -> str:
-        """Which ancestor made a call that was copied: the youngest that had begun by then. A copy that has its own time
-        is the parent's, for nothing tells it from what that one did."""
-        generations = self._generations()
+        """Which ancestor made a call that was copied: the youngest that had begun by then. The copy may have a time of
+        its own; then the turn's id tells, and without one all such calls are the parent's."""
+        generations, turn_at = self._generations(), _instant_in(self._at.turn)
+        when = when if turn_at is None else min(when, turn_at)
         begun = (name for name, began_at in generations if began_at is not None and began_at <= when)
         return next(begun, generations[-1][0])
 
@@ -422,6 +426,15 @@ def _difference(totals: Object, before: Object | None) -> dict[str, Any]:
 def _stored(at: object) -> str | None:
     at_us = epoch_us(at)
     return None if at_us is None else stored_text(at_us)
+
+
+def _instant_in(turn: str | None) -> str | None:
+    """When a turn began, by its id: UUIDs of version 7 begin with milliseconds."""
+    try:
+        said = UUID(turn or "")
+    except ValueError:
+        return None
+    return _stored(said.int >> 80) if said.version == 7 else None
 
 
 def _is_count(value: object) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Mapping
+from datetime import datetime
 from decimal import Decimal
 from itertools import permutations
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -171,19 +173,35 @@ def test_a_rollout_that_was_packed_is_the_same_one(desk: Desk) -> None:
 C = [*B, counts(70, 30, 10)]
 
 
-def three_generations(stamps: str, *, with_first_lines: bool) -> dict[str, list[dict[str, Any]]]:
+def turn(at: str) -> dict[str, Any]:
+    """A turn begins, and its id says when."""
+    milliseconds = round(datetime.fromisoformat(at).timestamp() * 1_000)
+    begun = context()
+    begun["payload"]["turn_id"] = str(UUID(int=(milliseconds << 80) | (7 << 76) | (2 << 62)))
+    return begun | {"timestamp": at}
+
+
+def three_generations(
+    stamps: str, *, with_first_lines: bool, with_turns: bool = False
+) -> dict[str, list[dict[str, Any]]]:
     """A, its fork B, and a fork C of that: 230 tokens in four calls, of which A made two. Forks hold their parent's
-    first lines too, if they do."""
+    first lines too, and turns, if they do."""
     lines = {"aaaa": session("aaaa", *A)}
+    if with_turns:
+        lines["aaaa"][1] = turn(AT.format(0, 30))
     for number, (name, parent, held) in enumerate((("bbbb", "aaaa", B), ("cccc", "bbbb", C)), start=1):
         at = AT.format(20 * number, 0)
-        kinds = ("session_meta", "event_msg") if with_first_lines else ("event_msg",)
+        kinds = {
+            "event_msg",
+            *(["session_meta"] if with_first_lines else []),
+            *(["turn_context"] if with_turns else []),
+        }
         copied = [line for line in lines[parent] if line["type"] in kinds]
         own = told(held[-1], added(*held), AT.format(20 * number + 1, 0))
         lines[name] = [
             meta(name, at=at, forked_from_id=parent) | {"timestamp": at},
             *(rewritten(copied, at) if stamps == "rewritten" else copied),
-            context(),
+            turn(AT.format(20 * number, 30)) if with_turns else context(),
             own,
         ]
         lines[name][0]["payload"]["timestamp"] = at
@@ -207,11 +225,13 @@ def test_a_fork_of_a_fork_adds_only_its_own_calls(
 
 @pytest.mark.parametrize("stays", [True, False])
 @pytest.mark.parametrize("order", list(permutations(("aaaa", "bbbb", "cccc"))), ids="-".join)
+@pytest.mark.parametrize("times", ["of events", "of turns"])
 def test_generations_that_come_one_by_one_are_told_apart_by_their_times(
-    desk: Desk, order: tuple[str, ...], stays: bool
+    desk: Desk, times: str, order: tuple[str, ...], stays: bool
 ) -> None:
     """Also the youngest first, and each gone before the next comes: the grandparent's calls are no parent's."""
-    lines = three_generations("kept", with_first_lines=True)
+    stamps = "kept" if times == "of events" else "rewritten"
+    lines = three_generations(stamps, with_first_lines=True, with_turns=times == "of turns")
     for number, name in enumerate(order):
         path = desk.write(f"sessions/rollout-{number}-{name}.jsonl", *lines[name])
         desk.run()
@@ -219,6 +239,21 @@ def test_generations_that_come_one_by_one_are_told_apart_by_their_times(
             path.unlink()
     assert desk.tokens() == 230
     assert len(desk.receipts()) == 4
+
+
+@pytest.mark.parametrize("name", ["t-1", "", 7, None, "ffffffff-ffff-7fff-bfff-ffffffffffff", str(UUID(int=4 << 76))])
+def test_a_turn_whose_name_is_no_time_tells_nothing(desk: Desk, name: object) -> None:
+    """Then the copies are the parent's."""
+    lines = three_generations("rewritten", with_first_lines=True, with_turns=True)["cccc"]
+    for line in lines:
+        if line["type"] == "turn_context":
+            line["payload"]["turn_id"] = name
+    desk.write("sessions/rollout-1-cccc.jsonl", *lines)
+    desk.run()
+    assert desk.tokens() == 230
+    desk.write("sessions/rollout-2-bbbb.jsonl", *session("bbbb", *B))
+    desk.run()
+    assert desk.tokens() == 230
 
 
 @pytest.mark.parametrize("grows", [True, False])
