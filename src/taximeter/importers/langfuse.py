@@ -127,8 +127,8 @@ def _call(
 
 
 class _Plans:
-    """Leaves of usual objects, by what their keys have meant before: all values are whole numbers, and none is to be
-    looked for beside them."""
+    """Leaves of usual objects, by what their keys have meant before: all values are whole numbers, also of the unit,
+    and none is to be looked for beside them."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, ...], tuple[int, ...] | None] = {}
@@ -161,7 +161,7 @@ _MOST_PLANS = 1_000
 
 def _plan(keys: tuple[str, ...]) -> tuple[int, ...] | None:
     """Where among `_NAMES` each key has its place."""
-    if "unit" in keys or any(key not in keys for key in _NEEDED):
+    if any(key not in keys for key in _NEEDED):
         return None
     chosen = [next((name for name in names if name in keys), None) for names in _NAMES]
     return tuple(chosen.index(key) if key in chosen else len(_NAMES) for key in keys)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taximeter.importers import langfuse
@@ -39,12 +39,21 @@ _details = (
 _cells = st.sampled_from(["a", "b"]) | _anything
 _tags = st.lists(_anything, max_size=2) | _anything
 _times = st.sampled_from(["2026-10-01T00:00:00Z", "2026-10-01T00:00:02Z"]) | _anything
-_rows = _some(
-    type=st.sampled_from(["GENERATION", "generation", "EMBEDDING", "SPAN"]) | _anything,
-    usageDetails=_details | _details.map(json.dumps) | _anything,
+_of_an_origin = _some(
+    metadata=_some(ls_provider=_cells) | _anything,
+    tags=_tags,
+    traceTags=_tags,
+    **dict.fromkeys(langfuse._OF_AN_ORIGIN, _cells),
+)
+_of_counts = _some(
+    usageDetails=_details | _details | _details.map(json.dumps) | _anything,
     usage_details=_details | _anything,
     promptTokens=_counts,
     output_usage=_counts,
+)
+_of_a_call = _some(
+    type=st.sampled_from(["GENERATION", "generation", "EMBEDDING", "SPAN"]) | _anything,
+    id=_cells,
     model=_cells,
     providedModelName=_cells,
     startTime=_times,
@@ -55,24 +64,14 @@ _rows = _some(
     latency=_anything,
     level=st.sampled_from(["DEFAULT", "ERROR", "error"]) | _anything,
     statusMessage=_cells,
-    metadata=_some(ls_provider=_cells) | _anything,
     modelParameters=_some(service_tier=_cells) | _anything,
     model_parameters=_some(service_tier=_cells) | _anything,
     calculatedTotalCost=_anything,
     total_cost=_anything,
     costDetails=_some(total=_anything) | _anything,
-    sessionId=_cells,
-    session_id=_cells,
-    traceId=_cells,
-    trace_id=_cells,
-    traceName=_cells,
-    name=_cells,
-    userId=_cells,
-    environment=_cells,
-    tags=_tags,
-    traceTags=_tags,
 )
 _GIVEN: dict[str, Any] = {"id": "i", "startTime": "2026-10-01T00:00:00Z", "type": "GENERATION", "model": "m"}
+_rows = st.one_of(_of_an_origin, _of_counts, _of_a_call).map(lambda row: _GIVEN | row)
 
 
 def _read(rows: list[dict[str, Any]]) -> tuple[list[LoggedCall], dict[str, int]]:
@@ -81,17 +80,54 @@ def _read(rows: list[dict[str, Any]]) -> tuple[list[LoggedCall], dict[str, int]]
     return list(langfuse.read(log)), dict(log.notes)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(rows=st.lists(_rows | _rows.map(lambda row: _GIVEN | row), min_size=1, max_size=6))
-def test_what_is_remembered_is_what_the_row_says(rows: list[dict[str, Any]]) -> None:
-    """Of rows that say nearly the same, too."""
-    quick = _read(rows)
+def _read_the_long_way(rows: list[dict[str, Any]]) -> tuple[list[LoggedCall], dict[str, int]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(langfuse._Plans, "leaves", lambda *_: None)
         patch.setattr(Origins, "told_by", lambda _, __, made: made())
         patch.setattr(langfuse, "instants_us", lambda values: list(map(epoch_us, values)))
         patch.setattr(langfuse, "_column", lambda chunk, *names: [langfuse.first(row, *names) for row in chunk])
-        assert quick == _read(rows)
+        return _read(rows)
+
+
+@settings(max_examples=300)
+@given(rows=st.lists(_rows, min_size=1, max_size=6))
+def test_what_is_remembered_is_what_the_row_says(rows: list[dict[str, Any]]) -> None:
+    """Of rows that say nearly the same, too."""
+    assert _read(rows) == _read_the_long_way(rows)
+
+
+_names_of_origins = ("sessionId", "session_id", "traceId", "trace_id", "traceName", "trace_name")
+_more_of_origins = ("name", "userId", "user_id", "environment")
+
+
+@pytest.mark.parametrize("name", [*_names_of_origins, *_more_of_origins])
+def test_rows_that_differ_in_one_name_have_two_origins(name: str) -> None:
+    rows = [_GIVEN | {name: value} for value in ("a", "b", "a")]
+    one, other, again = _read(rows)[0]
+    assert one.origin is again.origin
+    assert one.origin != other.origin
+
+
+def test_a_tag_is_no_text_of_a_tag() -> None:
+    rows: list[dict[str, Any]] = [_GIVEN | {"tags": tags} for tags in ("a", ["a"], '["a"]', ["list", "a"], [])]
+    assert _read(rows) == _read_the_long_way(rows)
+
+
+def test_the_seller_is_of_the_origin() -> None:
+    rows = [_GIVEN | {"metadata": {"ls_provider": name}} for name in ("openai", "anthropic")]
+    assert [call.origin.provider for call in _read(rows)[0]] == ["openai", "anthropic"]
+
+
+@given(counts=st.dictionaries(_names, st.sampled_from([0, 1, 5, 30, -1, True, None, 2.0, "3"]), min_size=1, max_size=4))
+def test_counts_that_were_read_by_a_plan_are_those_of_the_row(counts: dict[str, Any]) -> None:
+    said = {"input": 30, "output": 5, "total": 35} | counts
+    leaves = langfuse._Plans().leaves(said)
+    assert leaves is None or leaves == langfuse._usage({"usageDetails": dict(said)})
+
+
+def test_usual_counts_are_read_by_a_plan() -> None:
+    said = {"input": 20, "input_cached_tokens": 7, "output": 5, "output_reasoning": 2, "total": 34, "more": 1}
+    assert langfuse._Plans().leaves(said) == (20, 7, 0, 0, 0, 5, 2)
 
 
 @given(
