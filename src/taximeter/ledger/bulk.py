@@ -30,7 +30,7 @@ from taximeter.records import Receipt
 
 # ruff: noqa: S608 - all words of these statements are our own
 
-MOST_AT_ONCE = 100_000
+MOST_AT_ONCE = 50_000
 """So many calls are appended together, unless the ledger is large."""
 
 _MOST_IN_A_LARGE_ONE = 400_000  # some hundred bytes each, and two seconds in which nobody else writes

@@ -397,7 +397,7 @@ def test_a_large_ledger_takes_more_at_once(
         pytest.importorskip("taximeter._native")
     else:
         monkeypatch.setattr(native_rows, "are_known", lambda _: False)
-    always, most = bulk.MOST_AT_ONCE, 4 * bulk.MOST_AT_ONCE
+    always, most = bulk.MOST_AT_ONCE, bulk._MOST_IN_A_LARGE_ONE
     of_sizes: list[int] = []
     for there in (0, 20 * always, 10**8):
         monkeypatch.setattr(bulk, "next_number", lambda _, there=there: there + 1)
