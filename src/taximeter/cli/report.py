@@ -172,6 +172,9 @@ def _print(found: Report, show: str) -> None:
 def _where_receipts_are(newest: datetime | None, question: Question) -> str:
     if newest is None:
         return "no receipts yet: `taximeter import` reads logs that exist, `taximeter serve` makes new ones"
+    if question.only:
+        lists = " or ".join(f"`taximeter report --by {kind}`" for kind, _ in question.only)
+        return f"no such receipts then: {lists} says which names there are; see --since and --until too"
     return (
         f"no receipts then; the newest is of {newest.astimezone(question.zone):%Y-%m-%d %H:%M}: see --since and --until"
     )

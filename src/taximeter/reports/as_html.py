@@ -10,7 +10,7 @@ from typing import Final
 
 from taximeter.figures import money_text, sum_text
 from taximeter.records import Phase
-from taximeter.reports import folding_table
+from taximeter.reports import charts, folding_table
 from taximeter.reports.cells import (
     Column,
     View,
@@ -47,7 +47,7 @@ def as_html(report: Report) -> str:
     zone = report.question.zone
     made = f"Made {report.made_at.astimezone(zone):%Y-%m-%d %H:%M} ({zone.key}) by taximeter report."
     body.append(f'<p class="note">{_text(made)}</p>')
-    return page(title, body, style=folding_table.STYLE)
+    return page(title, body, style=charts.STYLE + folding_table.STYLE)
 
 
 def _headline(report: Report) -> list[str]:
@@ -85,7 +85,7 @@ def _timeline(report: Report) -> list[str]:
     return [
         "<h2>Over time</h2>",
         legend(_present(report.total, groups)),
-        f'<div class="scroll">{over_time(bars, name=name, ticks=ticks, tick_texts=texts)}</div>',
+        over_time(bars, name=name, ticks=ticks, tick_texts=texts),
     ]
 
 
@@ -104,7 +104,7 @@ def _rows(report: Report) -> list[str]:
     return [
         f"<h2>{_text(heading)}</h2>",
         legend(_present(report.total, groups)),
-        f'<div class="scroll">{by_row(bars, name=heading, amounts=amounts)}</div>',
+        by_row(bars, name=heading, amounts=amounts),
     ]
 
 

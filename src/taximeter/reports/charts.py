@@ -1,4 +1,4 @@
-"""Charts as SVG: bars over time, a bar for each row, and one bar for a whole.
+"""Charts as SVG in HTML: bars over time, a bar for each row, and one bar for a whole.
 
 Owns: geometry. Colours are classes (`c0`, `c1`, ...), which the page around them decides. Refuses to know: what the
 parts are.
@@ -13,16 +13,27 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
-_WIDTH: Final = 960
-_PLOT_HEIGHT: Final = 180
-_LEFT: Final = 72
+_WIDTH: Final = 1000  # of a lying bar, in units of its own
+_PLOT_HEIGHT: Final = 180  # these are points of the page
 _TOP: Final = 12
 _FOOT: Final = 26
+_BESIDE: Final = 8
+_DIGIT_WIDTH: Final = 7.5
+_HALF_LABEL: Final = 20
 _GAP_SHARE: Final = 0.18  # of a bar's place
-_LEAST_TEXT_WIDTH: Final = 64  # between two labels of the time axis
-_ROW_HEIGHT: Final = 22
-_NAME_WIDTH: Final = 285
-_LONGEST_NAME: Final = 36  # a UUID's, whose digits are as wide as any
+_MOST_LABELS, _MOST_LABELS_NARROW = 13, 5  # of the time axis
+
+STYLE: Final = """
+.chart { container-type: inline-size; }
+svg.plot { overflow: visible; } svg.lying { height: 1.1rem; }
+.bars { display: grid; grid-template-columns: minmax(0, max-content) minmax(8rem, 1fr) max-content; gap: .3rem .7rem;
+  align-items: center; font-size: .8rem; color: var(--dim); font-variant-numeric: tabular-nums; }
+.bars .name { max-width: 19rem; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; text-align: right; }
+.bars span { text-align: right; }
+@container (max-width: 45rem) { .wide { display: none; } .bars { grid-template-columns: 1fr max-content; }
+  .bars .name { grid-column: 1 / -1; max-width: none; text-align: left; margin: .2rem 0 -.25rem; } }
+"""
+"""Bars are as wide as their page, and letters as large as everywhere: nothing is scaled, nor has to be moved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,70 +75,67 @@ class Scale:
 
 def over_time(bars: Sequence[Bar], *, name: str, ticks: Scale, tick_texts: Sequence[str]) -> str:
     """Standing bars, one for each period, also those in which nothing happened."""
-    place = (_WIDTH - _LEFT) / len(bars)
-    width = max(1.0, place * (1 - _GAP_SHARE))
+    place = 100 / len(bars)  # per cent of the plot
+    width = place * (1 - _GAP_SHARE)
     height = _TOP + _PLOT_HEIGHT + _FOOT
-    drawn = [_opening(name, height)]
+    left = round(max(map(len, tick_texts)) * _DIGIT_WIDTH) + 2 * _BESIDE
+    place_of_all = f"height:{height}px;margin-left:{left}px;width:calc(100% - {left + _HALF_LABEL}px)"
+    drawn = [
+        f'<div class="chart"><svg class="plot" role="img" aria-label="{html.escape(name)}" style="{place_of_all}">'
+    ]
     for number, text in enumerate(tick_texts):
         y = _TOP + _PLOT_HEIGHT * (1 - number / ticks.steps)
-        drawn.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        drawn.append(f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{html.escape(text)}</text>')
-    every = max(1, -int(-_LEAST_TEXT_WIDTH // place))
+        drawn.append(f'<line class="grid" x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}"/>')
+        drawn.append(f'<text x="{-_BESIDE}" y="{y + 4:.1f}" text-anchor="end">{html.escape(text)}</text>')
+    every = -(-len(bars) // _MOST_LABELS)
+    every_narrow = every * -(-len(bars) // (every * _MOST_LABELS_NARROW))
     for number, bar in enumerate(bars):
-        x = _LEFT + place * number + (place - width) / 2
+        x = place * number + (place - width) / 2
         y = float(_TOP + _PLOT_HEIGHT)
         drawn.append(f"<g><title>{html.escape(bar.title)}</title>")
         for series, part in enumerate(bar.parts):
             tall = float(part / ticks.end) * _PLOT_HEIGHT
             y -= tall
-            drawn.append(_rect(x, y, width, tall, series))
+            drawn.append(_rect(x, y, width, tall, series, unit="%"))
         # As tall as the plot, so that a small bar can be pointed at too.
-        drawn.append(_rect(x, _TOP, width, _PLOT_HEIGHT, None) + "</g>")
+        drawn.append(_rect(x, _TOP, width, _PLOT_HEIGHT, None, unit="%") + "</g>")
         if number % every == 0:
-            middle = x + width / 2
-            at, side = (middle, "middle") if middle + _LEAST_TEXT_WIDTH / 2 <= _WIDTH else (_WIDTH, "end")
-            drawn.append(f'<text x="{at:.1f}" y="{height - 8}" text-anchor="{side}">{html.escape(bar.label)}</text>')
-    return "".join([*drawn, "</svg>"])
+            kind = "" if number % every_narrow == 0 else ' class="wide"'
+            at = f'x="{x + width / 2:.2f}%" y="{height - 8}" text-anchor="middle"'
+            drawn.append(f"<text{kind} {at}>{html.escape(bar.label)}</text>")
+    return "".join([*drawn, "</svg></div>"])
 
 
 def by_row(bars: Sequence[Bar], *, name: str, amounts: Sequence[str]) -> str:
-    """Lying bars with a name before and an amount behind each."""
+    """Lying bars with a name before, or above, and an amount behind each."""
     largest = max((bar.whole for bar in bars), default=Decimal(0)) or Decimal(1)
-    room = _WIDTH - _NAME_WIDTH - 110
-    drawn = [_opening(name, _ROW_HEIGHT * len(bars) + 4)]
-    for number, (bar, amount) in enumerate(zip(bars, amounts, strict=True)):
-        y, x = _ROW_HEIGHT * number + 3, float(_NAME_WIDTH)
-        label = bar.label if len(bar.label) <= _LONGEST_NAME else bar.label[: _LONGEST_NAME - 1] + "…"
-        drawn.append(f"<g><title>{html.escape(bar.title)}</title>")
-        drawn.append(f'<text x="{_NAME_WIDTH - 8}" y="{y + 13}" text-anchor="end">{html.escape(label)}</text>')
-        for series, part in enumerate(bar.parts):
-            wide = float(part / largest) * room
-            drawn.append(_rect(x, y, wide, _ROW_HEIGHT - 6, series))
-            x += wide
-        drawn.append(f'<text x="{x + 6:.1f}" y="{y + 13}">{html.escape(amount)}</text></g>')
-    return "".join([*drawn, "</svg>"])
+    drawn = [f'<div class="chart"><div class="bars" role="group" aria-label="{html.escape(name)}">']
+    for bar, amount in zip(bars, amounts, strict=True):
+        title = html.escape(bar.title)
+        drawn.append(f'<bdi class="name" title="{title}">{html.escape(bar.label)}</bdi>{_lying(bar, largest)}')
+        drawn.append(f"<span>{html.escape(amount)}</span>\n")
+    return "".join([*drawn, "</div></div>"])
 
 
 def whole(bar: Bar, *, name: str) -> str:
     """One bar over the full width: what something consists of."""
-    drawn = [_opening(name, 20)]
-    x, all_ = 0.0, bar.whole or Decimal(1)
+    return _lying(bar, bar.whole or Decimal(1), f' role="img" aria-label="{html.escape(name)}"')
+
+
+def _lying(bar: Bar, all_: Decimal, more: str = ' aria-hidden="true"') -> str:
+    """As wide as there is room for `all_`."""
+    drawn = [f'<svg class="lying" viewBox="0 0 {_WIDTH} 1" preserveAspectRatio="none"{more}>']
+    drawn.append(f"<title>{html.escape(bar.title)}</title>")
+    x = 0.0
     for series, part in enumerate(bar.parts):
         wide = float(part / all_) * _WIDTH
-        drawn.append(_rect(x, 0, wide, 18, series))
+        drawn.append(_rect(x, 0, wide, 1, series))
         x += wide
-    return "".join([*drawn, f"<title>{html.escape(bar.title)}</title></svg>"])
+    return "".join([*drawn, "</svg>"])
 
 
-def _opening(name: str, height: int) -> str:
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{html.escape(name)}"'
-        ' xmlns="http://www.w3.org/2000/svg">'
-    )
-
-
-def _rect(x: float, y: float, width: float, height: float, series: int | None) -> str:
+def _rect(x: float, y: float, width: float, height: float, series: int | None, *, unit: str = "") -> str:
     if width <= 0 or height <= 0:
         return ""
     kind = "hit" if series is None else f"c{series}"
-    return f'<rect class="{kind}" x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}"/>'
+    return f'<rect class="{kind}" x="{x:.2f}{unit}" y="{y:.2f}" width="{width:.2f}{unit}" height="{height:.2f}"/>'

@@ -17,6 +17,7 @@ from taximeter.reports.cells import Column
 _LETTER_REM: Final = 0.47  # of the table's letters, digits and capitals among them
 _BETWEEN_REM: Final = 0.75  # cells keep so far from each other
 _NAMES_REM: Final = 8.0  # names may break anywhere
+_NARROW_REM: Final = 34.0  # cards keep the places of figures that there are not in all of them, where that costs little
 
 STYLE: Final = """
 table { font-size: .8rem; } th, td { padding: .3rem .35rem; white-space: normal; vertical-align: baseline; }
@@ -30,10 +31,12 @@ _AS_CARDS: Final = """@container (max-width: {width_rem:.1f}rem) {{
 {id} tr {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(6.2rem, 1fr)); gap: .35rem .9rem;
   padding: .6rem 0; border-bottom: 1px solid var(--line); align-items: start; }}
 {id} td {{ display: block; padding: 0; border: 0; text-align: left; white-space: normal; }}
-{id} td:first-child {{ grid-column: 1 / -1; max-width: none; font-weight: 650; }} {id} td:empty {{ display: none; }}
+{id} td:first-child {{ grid-column: 1 / -1; max-width: none; font-weight: 650; }}
+{id} td:empty {{ visibility: hidden; }}
 {id} td::before {{ display: block; color: var(--dim); font-size: .72rem; font-weight: 400; }}
 {labels}
 }}
+@container (max-width: {narrow_rem:.1f}rem) {{ {id} td:empty {{ display: none; }} }}
 """
 
 
@@ -64,7 +67,8 @@ def _as_cards(table: Sequence[Column], name: str) -> str:
         f'#{name} td:nth-child({place})::before {{ content: "{column.heading.strip() or _NOTHING}"; }}'
         for place, column in enumerate(table[1:], 2)
     )
-    return _AS_CARDS.format(width_rem=_NAMES_REM + sum(map(_width_rem, table[1:])), id=f"#{name}", labels=labels)
+    width_rem = _NAMES_REM + sum(map(_width_rem, table[1:]))
+    return _AS_CARDS.format(width_rem=width_rem, narrow_rem=min(width_rem, _NARROW_REM), id=f"#{name}", labels=labels)
 
 
 _NOTHING: Final = r"\a0"  # a blank: cells without a heading stand level with the others

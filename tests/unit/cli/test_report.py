@@ -100,6 +100,8 @@ def test_filters_and_views(ledger: Path) -> None:
 def test_where_nothing_is_it_says_where_something_is(ledger: Path, taximeter_home: Path) -> None:
     """An empty span, and an empty ledger."""
     assert "no receipts then; the newest is of" in run("report", "--since", "2020-01-01", "--until", "2020-01-02")
+    told = run("report", "--model", "another", "--label", "team=search")
+    assert "no such receipts then: `taximeter report --by model` or `taximeter report --by label:team` says" in told
     (taximeter_home / "ledger.sqlite").unlink()
     assert "no receipts yet: `taximeter import` reads logs that exist" in run("report")
 
