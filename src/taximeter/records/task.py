@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+_Scope = tuple[str | None, str | None]  # the kind and the name of what a start is of
+_EVERYTHING: _Scope = (None, None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
@@ -122,7 +125,7 @@ class TaskWords:
     @classmethod
     def of(cls, words: Sequence[TaskWord], ends: Iterable[Task]) -> TaskWords:
         """What `words`, oldest first, come to, where tasks ended as `ends` say: a start's window ends with the first
-        end of its task after it, or with its next start."""
+        end of its task after it, or with its next start: where both are of some requests only, of the same ones."""
         assigned: dict[tuple[str, str], str] = {}
         starts: list[TaskWord] = []
         each, idle_s = None, None
@@ -137,17 +140,23 @@ class TaskWords:
                     starts.append(word)
                 case TaskVerb.EACH:
                     each, idle_s = word.kind, word.idle_s
-        stops: dict[str, list[datetime]] = {}
+        stops: dict[str, list[tuple[datetime, _Scope]]] = {}
         for end in ends:
             if end.finished_at is not None:
-                stops.setdefault(end.name, []).append(end.finished_at)
+                stops.setdefault(end.name, []).append((end.finished_at, _EVERYTHING))
         for word in starts:
-            stops.setdefault(word.task or "", []).append(word.said_at)
+            stops.setdefault(word.task or "", []).append((word.said_at, (word.kind, word.name)))
+
+        def stop(word: TaskWord) -> datetime | None:
+            mine = (word.kind, word.name)
+            mine_too = (at for at, whose in stops[word.task or ""] if whose == mine or _EVERYTHING in (whose, mine))
+            return min((at for at in mine_too if at > word.said_at), default=None)
+
         windows = [
             TaskWindow(
                 task=word.task or "",
                 since=word.said_at,
-                until=min((at for at in stops[word.task or ""] if at > word.said_at), default=None),
+                until=stop(word),
                 kind=word.kind,
                 name=word.name,
             )

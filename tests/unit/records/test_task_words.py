@@ -85,6 +85,18 @@ def test_a_start_of_some_requests_comes_before_one_of_all(kind: str, narrow_is_f
     assert both.task_of({kind: "s", "task": "own"}, at(5)) == "own"
 
 
+def test_a_task_may_start_in_several_sessions_and_ends_in_all() -> None:
+    """Of the same session, and of everything, a later start is the one that counts."""
+    words = TaskWords.of([start("a", 0, "session", "s"), start("a", 1, "session", "t")], [end("a", 10)])
+    assert [words.task_of({"session": name}, at(5)) for name in ("s", "t", "u")] == ["a", "a", None]
+    assert [words.task_of({"session": name}, at(10)) for name in ("s", "t")] == [None, None]
+    assert [window.until for window in words.windows] == [at(10), at(10)]
+    again = TaskWords.of([*(start("a", minute, "session", "s") for minute in (0, 2)), start("a", 4), start("a", 6)], [])
+    assert [window.until for window in again.windows] == [at(2), at(4), at(6), None]
+    narrowed = TaskWords.of([start("a", 0), start("a", 2, "session", "s")], [])
+    assert [narrowed.task_of({"session": name}, at(5)) for name in ("s", "t")] == ["a", None]
+
+
 def test_each_session_may_be_a_task_where_nothing_else_is_said() -> None:
     """The last such word counts, also that there is none any more."""
     each = TaskWord(verb=TaskVerb.EACH, said_at=NOON, kind="session", idle_s=60)
