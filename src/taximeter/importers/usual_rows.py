@@ -36,9 +36,9 @@ from taximeter.importers.timing import ReportedTiming, reported_timing
 from taximeter.ledger.calls import Counts, Names, chosen, names_of
 from taximeter.providers.metering.plain import MOST_TOKENS
 
-_UNUSUAL = -1
+UNUSUAL = -1
 _SURELY_AMOUNTS = 10**9  # whole numbers up to here are amounts, and have nanoseconds that are counts
-_ODD = (
+ODD: Any = (
     object()
 )  # instead of a cell that is neither a text nor nothing: some of these are equal and mean different things
 
@@ -62,14 +62,14 @@ class UsualRows:
         leaves, add_up = self._leaves(chunk)
         is_usual &= add_up
         commons, codes = self._commons(chunk)
-        is_usual &= codes != _UNUSUAL
+        is_usual &= codes != UNUSUAL
         reported = None
         if "cost" in self._columns:
             costs = chunk.column(self._columns["cost"])
             reported = list(map(amount, costs))
             is_usual &= [cost is not None or text(said) is None for cost, said in zip(reported, costs, strict=True)]
         places = np.flatnonzero(is_usual)
-        calls = _Calls(
+        calls = UsualCalls(
             at_us[places],
             np.take(leaves, places, axis=1),
             names_of(digests(self._rows.by.source, self._identities(chunk, places))),
@@ -110,10 +110,10 @@ class UsualRows:
         return leaves, add_up
 
     def _commons(self, chunk: Chunk) -> tuple[list[Common], Counts]:
-        """What rows have in common, and which of it each has; `_UNUSUAL` where it has failed, or cannot be compared."""
+        """What rows have in common, and which of it each has; `UNUSUAL` where it has failed, or cannot be compared."""
         names = [name for name in OF_MANY if name in self._columns]
-        of_names = [_comparable(chunk.column(self._columns[name])) for name in names]
-        of_labels = [_comparable(chunk.column(column)) for _, column in self._rows.labels]
+        of_names = [comparable(chunk.column(self._columns[name])) for name in names]
+        of_labels = [comparable(chunk.column(column)) for _, column in self._rows.labels]
         columns = (*of_names, *of_labels)
         codes = _Codes(self._rows, names)
         keys = zip(*columns, strict=True) if columns else repeat((), len(chunk))
@@ -190,11 +190,11 @@ def _if_all_are_counts(values: Sequence[Any]) -> Counts | None:
         return None
 
 
-def _comparable(cells: Sequence[Any]) -> Sequence[Any]:
+def comparable(cells: Sequence[Any]) -> Sequence[Any]:
     """Cells that are equal if they mean the same: 1 and True are not, and so numbers are put into tuples."""
     if set(map(type, cells)) <= {str, type(None)}:
         return cells
-    return [cell if cell is None or type(cell) is str else (cell,) if type(cell) is int else _ODD for cell in cells]
+    return [cell if cell is None or type(cell) is str else (cell,) if type(cell) is int else ODD for cell in cells]
 
 
 def _said(comparable: Any) -> Any:
@@ -214,8 +214,8 @@ class _Codes(dict[tuple[Any, ...], int]):
         self._names = names
 
     def __missing__(self, cells: tuple[Any, ...]) -> int:
-        code = _UNUSUAL
-        if _ODD not in cells:
+        code = UNUSUAL
+        if ODD not in cells:
             said = list(map(_said, cells))
             of_names = len(self._names)
             common = self._rows.common(dict(zip(self._names, said[:of_names], strict=True)), said[of_names:])
@@ -226,7 +226,7 @@ class _Codes(dict[tuple[Any, ...], int]):
         return code
 
 
-class _Calls(NamedTuple):
+class UsualCalls(NamedTuple):
     """Columns of what each call has for itself, as in `Alike`."""
 
     at_us: Counts
