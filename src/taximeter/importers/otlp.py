@@ -17,12 +17,13 @@ from typing import Any, cast
 import msgspec
 
 from taximeter.importers.instants import epoch_us, stored_text
-from taximeter.importers.logged import LogFile, LoggedCall, terms_of_tier
+from taximeter.importers.logged import LogFile, LoggedCall, Origin, terms_of_tier
 from taximeter.importers.origins import Origins
-from taximeter.importers.rows import rows_of
+from taximeter.importers.rows import entries_of
 from taximeter.importers.sellers import seller_called
 from taximeter.importers.strangers import amount, count, first, group_name, listed, mapping, nested, text
 from taximeter.importers.timing import reported_timing
+from taximeter.importers.usual_spans import COUNTS, Slots, Spans, UsualSpan, message_in
 from taximeter.providers.metering import words
 from taximeter.providers.metering.complaint import complaint
 from taximeter.providers.metering.leaves import read_usage, terms_in, word, word_at
@@ -106,6 +107,7 @@ _OF_A_SPAN = frozenset(
 
 _COUNTED = ("gen_ai.usage.", "ai.usage.")
 _COUNTS = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
+_PROVIDERS = ("gen_ai.provider.name", "gen_ai.system", "llm.provider", "llm.system", "ai.model.provider")
 _COUNT_CACHES_APART = ("anthropic", "bedrock")
 _NO_CALLS = frozenset({"invoke_agent", "create_agent", "execute_tool", "invoke_workflow", "retrieval"})
 _CALLS = frozenset({"LLM", "EMBEDDING"})
@@ -121,12 +123,15 @@ def is_mine(entry: Mapping[str, Any]) -> bool:
 def read(log: LogFile) -> Iterator[LoggedCall]:
     """The calls of one file: those of its spans, then those of its events."""
     origins = Origins()
-    spans: dict[str, _Span] = {}
+    spans = _Told(origins, log)
     details: dict[str, _Span] = {}
-    for message in rows_of(log):
+    for message in entries_of(log, message_in):
+        if isinstance(message, Spans):
+            spans.take_usual(message)
+            continue
         for resource, scope_spans in _scopes(message, "resourceSpans", "resource_spans", "scopeSpans", "scope_spans"):
             for span in _objects(first(scope_spans, "spans")):
-                _keep(spans, span, resource, log)
+                spans.take(span, resource)
         for resource, scope_logs in _scopes(message, "resourceLogs", "resource_logs", "scopeLogs", "scope_logs"):
             for record in _objects(first(scope_logs, "logRecords", "log_records")):
                 call = _event_call(record, resource, origins, log)
@@ -136,48 +141,114 @@ def read(log: LogFile) -> Iterator[LoggedCall]:
                     _keep_details(details, record, resource)
         if "resourceMetrics" in message or "resource_metrics" in message:
             log.note("metrics are left out: they are sums over calls that spans and events tell")
-    alone = (span for name, span in details.items() if name not in spans or not spans[name].has_usage)
-    for span in (*(spans[name] for name in _leaves(spans, log)), *alone):
-        call = _span_call(span, origins, log)
+    alone = (span for name, span in details.items() if name not in spans.counted)
+    for span in (*(spans.counted[name] for name in spans.leaves()), *alone):
+        call = span if isinstance(span, LoggedCall) else _span_call(span, origins, log)
         if call is not None:
             yield call
 
 
 class _Span(msgspec.Struct):
-    """As much of a span as counts. `attributes` has the newest names, `has_usage` whether it counts tokens."""
+    """As much of a span as counts: one that counts tokens, or a call that failed. `attributes` has the newest names."""
 
     id: str
     trace: str | None
-    parent: str | None
     start: Any
     end: Any
     attributes: dict[str, Any]
     resource: dict[str, Any]
     failed: str | None
-    has_usage: bool
 
 
-def _keep(spans: dict[str, _Span], span: Mapping[str, Any], resource: dict[str, Any], log: LogFile) -> None:
-    name = text(first(span, "spanId", "span_id"))
-    if name is None:
-        log.note("a span without an id")
-        return
-    trace = text(first(span, "traceId", "trace_id"))
-    attributes = _attributes(span.get("attributes"), only=_is_of_a_span)
-    has_usage = any(count(attributes.get(key)) for key in _COUNTS)
-    status = mapping(span.get("status")) or {}
-    failed = str(status.get("code")) in ("2", "STATUS_CODE_ERROR")
-    spans[f"{trace} {name}"] = _Span(
-        id=name,
-        trace=trace,
-        parent=text(first(span, "parentSpanId", "parent_span_id")),
-        start=first(span, "startTimeUnixNano", "start_time_unix_nano"),
-        end=first(span, "endTimeUnixNano", "end_time_unix_nano"),
-        attributes=attributes if has_usage else {},
-        resource=resource,
-        failed=(text(status.get("message")) or "the call failed") if failed else None,
-        has_usage=has_usage or (failed and _is_call(attributes)),
-    )
+class _Told:
+    """The spans of a file. `counted` are those that count tokens or are calls that failed, by trace and id: as calls
+    already where that was plain."""
+
+    def __init__(self, origins: Origins, log: LogFile) -> None:
+        self.counted: dict[str, _Span | LoggedCall] = {}
+        self._above: dict[str, str | None] = {}
+        self._slots = Slots(_is_of_a_span)
+        self._origins = origins
+        self._log = log
+
+    def take_usual(self, message: Spans) -> None:
+        """Those of a usual message."""
+        for each in message.resourceSpans:
+            resource = _attributes((each.resource or {}).get("attributes"))
+            for scope in each.scopeSpans:
+                for span in scope.spans:
+                    if not self._take_usual(span, resource):
+                        self.take(span.as_any(), resource)
+
+    def _take_usual(self, span: UsualSpan, resource: dict[str, Any]) -> bool:
+        """Whether it could be told at once what this span is."""
+        name, trace, parent = span.spanId.strip(), span.traceId, (span.parentSpanId or "").strip()
+        if not name or not trace or span.has_older_names or (span.status and _is_failed(span.status.code)):
+            return False
+        told = self._slots.told(span.attributes or [])
+        if told is None:
+            return False
+        trace = trace.strip() or None
+        if told[0] is None and told[1] is None:
+            call = None
+        else:
+            call = _usual_call(span, f"{trace} {name}", trace, told, resource, self._origins)
+            if call is None:
+                return False
+        self._keep(f"{trace} {name}", f"{trace} {parent}" if parent else None, call)
+        return True
+
+    def take(self, span: Mapping[str, Any], resource: dict[str, Any]) -> None:
+        """One as an object of JSON."""
+        name = text(first(span, "spanId", "span_id"))
+        if name is None:
+            self._log.note("a span without an id")
+            return
+        trace, parent = (
+            text(first(span, "traceId", "trace_id")),
+            text(first(span, "parentSpanId", "parent_span_id")),
+        )
+        attributes = _attributes(span.get("attributes"), only=_is_of_a_span)
+        has_usage = any(count(attributes.get(key)) for key in _COUNTS)
+        status = mapping(span.get("status")) or {}
+        failed = _is_failed(status.get("code"))
+        kept = None
+        if has_usage or (failed and _is_call(attributes)):
+            kept = _Span(
+                id=name,
+                trace=trace,
+                start=first(span, "startTimeUnixNano", "start_time_unix_nano"),
+                end=first(span, "endTimeUnixNano", "end_time_unix_nano"),
+                attributes=attributes if has_usage else {},
+                resource=resource,
+                failed=(text(status.get("message")) or "the call failed") if failed else None,
+            )
+        self._keep(f"{trace} {name}", None if parent is None else f"{trace} {parent}", kept)
+
+    def _keep(self, name: str, parent: str | None, span: _Span | LoggedCall | None) -> None:
+        self._above[name] = parent
+        if span is not None:
+            self.counted[name] = span
+        else:
+            self.counted.pop(name, None)  # it has been told before
+
+    def leaves(self) -> list[str]:
+        """The names of spans that count and have none below them that do."""
+        above: set[str] = set()
+        for name in self.counted:
+            parent = self._above[name]
+            # Those above one that is known to be above others are known to be that too.
+            while parent is not None and parent not in above and parent in self._above:
+                above.add(parent)
+                parent = self._above[parent]
+        leaves = [name for name in self.counted if name not in above]
+        if len(leaves) < len(self.counted):
+            self._log.note("a span that sums up the calls within it", len(self.counted) - len(leaves))
+        return leaves
+
+
+def _is_failed(code: object) -> bool:
+    return code is not None and str(code) in ("2", "STATUS_CODE_ERROR")
 
 
 def _keep_details(details: dict[str, _Span], record: Mapping[str, Any], resource: dict[str, Any]) -> None:
@@ -190,7 +261,7 @@ def _keep_details(details: dict[str, _Span], record: Mapping[str, Any], resource
     trace, span = text(first(record, "traceId", "trace_id")), text(first(record, "spanId", "span_id"))
     kept = {key: value for key, value in attributes.items() if _is_of_a_span(key)}
     span = span or f"{at} {sorted(_counts(kept).items(), key=str)}"
-    details[f"{trace} {span}"] = _Span(span, trace, None, at, None, kept, resource, None, has_usage=True)
+    details[f"{trace} {span}"] = _Span(span, trace, at, None, kept, resource, None)
 
 
 def _is_call(attributes: Attributes) -> bool:
@@ -203,24 +274,57 @@ def _is_of_a_span(key: str) -> bool:
     return key in _OF_A_SPAN or key.startswith(_COUNTED)
 
 
-def _leaves(spans: Mapping[str, _Span], log: LogFile) -> list[str]:
-    """The spans with usage that have none with usage below them."""
-    above: set[str] = set()
-    counted = [name for name, span in spans.items() if span.has_usage]
-    for name in counted:
-        seen: set[str] = set()
-        span = spans[name]
-        while span.parent is not None:
-            parent = f"{span.trace} {span.parent}"
-            if parent in seen or parent not in spans:
-                break
-            seen.add(parent)
-            above.add(parent)
-            span = spans[parent]
-    leaves = [name for name in counted if name not in above]
-    if len(leaves) < len(counted):
-        log.note("a span that sums up the calls within it", len(counted) - len(leaves))
-    return leaves
+def _usual_call(
+    span: UsualSpan, identity: str, trace: str | None, told: list[Any], resource: dict[str, Any], origins: Origins
+) -> LoggedCall | None:
+    """What `_span_call` makes of a span that says this, in the order of `usual_spans.WANTED`; None where that takes a
+    closer look."""
+    counts: dict[str, object] = {
+        name: count(number) for name, number in zip(COUNTS, told, strict=False) if number is not None
+    }
+    if not counts.get(_COUNTS[1]):
+        counts.setdefault(_COUNTS[1], 0 if _COUNTS[0] in counts else None)
+        if not counts.get(_COUNTS[0]):
+            return None
+    leaves = _plain.leaves(counts)
+    operation, asked, answered, response, provider, system, conversation, session, agent, tier, reasons = told[6:]
+    start_ns, end_ns = count(span.startTimeUnixNano), count(span.endTimeUnixNano)
+    at_us = epoch_us(start_ns)
+    if leaves is None or at_us is None or start_ns is None or (operation and operation.strip() in _NO_CALLS):
+        return None
+    asked = text(asked)
+    served = text(answered) or asked
+    service = resource.get("service.name")
+
+    def origin() -> Origin:
+        return _origin(provider or system, conversation or session, trace, service, agent, origins)
+
+    return LoggedCall(
+        text(response) or identity,
+        at_us,
+        origins.told_by((trace, conversation, session, provider, system, service, agent), origin),
+        served or "unknown",
+        leaves,
+        terms=None if tier is None or (word_of := word(tier)) is None else terms_of_tier(word_of),
+        model_asked=asked,
+        timing=None if end_ns is None or end_ns < start_ns else reported_timing(end_ns - start_ns),
+        finish_reason=_reason(reasons),
+        uncosted=None if served else "the log does not name the model",
+    )
+
+
+def _origin(
+    provider: object, session: object, trace: str | None, service: object, agent: object, origins: Origins
+) -> Origin:
+    return origins.of(
+        source=NAME,
+        dialect=Dialect.UNSAID,
+        provider=seller_called(text(provider)),
+        session=group_name(session),
+        run=group_name(trace),
+        labels={"service": service, "agent": agent},
+        untimed=_UNTIMED,
+    )
 
 
 def _span_call(span: _Span, origins: Origins, log: LogFile) -> LoggedCall | None:
@@ -248,14 +352,13 @@ def _span_call(span: _Span, origins: Origins, log: LogFile) -> LoggedCall | None
     return LoggedCall(
         text(first(said, "gen_ai.response.id")) or f"{span.trace} {span.id}",
         at_us,
-        origins.of(
-            source=NAME,
-            dialect=Dialect.UNSAID,
-            provider=_provider(said),
-            session=group_name(first(said, "gen_ai.conversation.id", "session.id")),
-            run=group_name(span.trace),
-            labels={"service": span.resource.get("service.name"), "agent": said.get("gen_ai.agent.name")},
-            untimed=_UNTIMED,
+        _origin(
+            first(said, *_PROVIDERS),
+            first(said, "gen_ai.conversation.id", "session.id"),
+            span.trace,
+            span.resource.get("service.name"),
+            said.get("gen_ai.agent.name"),
+            origins,
         ),
         served or "unknown",
         leaves,
@@ -266,7 +369,7 @@ def _span_call(span: _Span, origins: Origins, log: LogFile) -> LoggedCall | None
         timing=reported_timing(total_ns, first_chunk_ns=_first_chunk_ns(said)),
         outcome=Outcome.COMPLETED if span.failed is None else Outcome.FAILED,
         error=complaint(span.failed),
-        finish_reason=_finish_reason(said),
+        finish_reason=_reason(said.get("gen_ai.response.finish_reasons")),
         uncosted=None if served else "the log does not name the model",
     )
 
@@ -371,13 +474,8 @@ def _apart_from_caches(said: Attributes) -> dict[str, object]:
     }
 
 
-def _provider(said: Attributes) -> str | None:
-    name = text(first(said, "gen_ai.provider.name", "gen_ai.system", "llm.provider", "llm.system", "ai.model.provider"))
-    return seller_called(name)
-
-
-def _finish_reason(said: Attributes) -> str | None:
-    reasons = said.get("gen_ai.response.finish_reasons")
+def _reason(reasons: object) -> str | None:
+    """Why an answer ended, the first reason of several."""
     return word(next(iter(listed(reasons)), reasons))
 
 
@@ -417,6 +515,15 @@ def _attributes(value: object, *, only: Callable[[str], bool] = bool) -> dict[st
     return said
 
 
+_KINDS = ("stringvalue", "intvalue", "doublevalue", "boolvalue", "arrayvalue")
+
+
+def _place_of_kind(kind: str) -> int:
+    """A value has one kind; of several, that is the first of these."""
+    said = kind.lower().replace("_", "")
+    return _KINDS.index(said) if said in _KINDS else len(_KINDS)
+
+
 _AS_IT_IS = frozenset({"stringValue", "doubleValue", "boolValue"})
 
 
@@ -424,7 +531,9 @@ def _value(value: object) -> Any:
     """A value as OTLP writes it in JSON: its kind, and the value, whole numbers as text."""
     if not isinstance(value, dict):
         return value
-    for kind, content in cast("dict[str, Any]", value).items():
+    said = cast("dict[str, Any]", value)
+    for kind in said if len(said) == 1 else sorted(said, key=_place_of_kind):
+        content = said[kind]
         if kind in _AS_IT_IS:
             return content
         if kind in ("intValue", "int_value"):

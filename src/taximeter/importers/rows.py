@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -54,6 +54,8 @@ _OTHER_FORMS = {
 _BOM = b"\xef\xbb\xbf"
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
+_Entry = TypeVar("_Entry")
+
 
 def rows_of(log: LogFile, *, tables: Callable[[Row], bool] | None = None) -> Iterator[Row]:
     """The rows of an export, from its beginning; of a database's dump those of the tables that `tables` says by their
@@ -62,7 +64,19 @@ def rows_of(log: LogFile, *, tables: Callable[[Row], bool] | None = None) -> Ite
         yield from map(chunk.row, range(len(chunk)))
 
 
-def chunks_of(log: LogFile, *, tables: Callable[[Row], bool] | None = None) -> Iterator[Chunk]:
+def entries_of(log: LogFile, decode: Callable[[bytes], _Entry]) -> Iterator[_Entry | Row]:
+    """The same, and lines of JSON as `decode` makes entries of them, as far as they are sound: it raises one of
+    `UNREADABLE` where a line is no object."""
+    for chunk in chunks_of(log, decode=cast("Callable[[bytes], Row]", decode)):
+        yield from map(chunk.row, range(len(chunk)))
+
+
+def chunks_of(
+    log: LogFile,
+    *,
+    tables: Callable[[Row], bool] | None = None,
+    decode: Callable[[bytes], Row] = _decode_object,
+) -> Iterator[Chunk]:
     """The same by some thousand at a time."""
     log.file.seek(0)
     head = log.file.read(min(_HEAD_BYTES, log.size)).removeprefix(_BOM).lstrip(BLANK)
@@ -75,7 +89,7 @@ def chunks_of(log: LogFile, *, tables: Callable[[Row], bool] | None = None) -> I
     elif head.startswith(b"[") or (head.startswith(b"{") and not _is_a_line(head)):
         yield from objects_of(log)
     elif head.startswith(b"{") or any(_is_an_object(line) for line in head.splitlines()):
-        yield from _of_lines(log)
+        yield from _of_lines(log, decode)
     elif head:
         yield from cells_of(log)
     log.offset = log.size
@@ -111,14 +125,14 @@ def _is_a_page(entry: Row) -> bool:
     return any(_lists_in(entry)) and not any(name not in LISTS and name not in _OF_PAGES for name in entry)
 
 
-def _of_lines(log: LogFile) -> Iterator[Objects]:
+def _of_lines(log: LogFile, decode: Callable[[bytes], Row]) -> Iterator[Objects]:
     reader = Counted(log).buffered()
     are_pages = None
     while lines := reader.readlines(CHUNK_BYTES):
         for first in range(0, len(lines), CHUNK_ROWS):
-            objects = _objects(lines[first : first + CHUNK_ROWS], log)
+            objects = _objects(lines[first : first + CHUNK_ROWS], log, decode)
             if are_pages is None and objects:
-                are_pages = _is_a_page(objects[0])
+                are_pages = mapping(objects[0]) is not None and _is_a_page(objects[0])
             yield _on_pages(objects, log) if are_pages else objects
 
 
@@ -130,10 +144,10 @@ def _on_pages(pages: Objects, log: LogFile) -> Objects:
     return rows
 
 
-def _objects(lines: Sequence[bytes], log: LogFile) -> Objects:
+def _objects(lines: Sequence[bytes], log: LogFile, decode: Callable[[bytes], Row]) -> Objects:
     try:
         if max(map(len, lines)) <= _MOST_LINE_BYTES:
-            return Objects(map(_decode_object, lines))
+            return Objects(map(decode, lines))
     except UNREADABLE:
         pass  # a line is damaged, or blank
     return Objects(_those_that_are_sound(lines, log))

@@ -320,7 +320,7 @@ class _Looked(dict[str, Any]):
 def test_all_that_is_looked_at_is_kept(said: dict[str, Any]) -> None:
     """Of a span the attributes are left out that nothing is read from, prompts above all."""
     asked: set[str] = set()
-    span = otlp._Span("a", "t", None, "1790000000000000000", None, _Looked(said, asked), {}, None, has_usage=True)
+    span = otlp._Span("a", "t", "1790000000000000000", None, _Looked(said, asked), {}, None)
     log = LogFile(path=Path("t.json"), file=cast("io.FileIO", io.BytesIO()), size=0)
     otlp._span_call(span, Origins(), log)
     assert otlp._is_call(_Looked(said, asked)) is False
