@@ -17,6 +17,8 @@ from taximeter.reports.cells import Column
 _LETTER_REM: Final = 0.47  # of the table's letters, digits and capitals among them
 _BETWEEN_REM: Final = 0.75  # cells keep so far from each other
 _NAMES_REM: Final = 8.0  # names may break anywhere
+_FIGURE_REM: Final = 6.2  # a card's figures stand so far from each other, or as far as the longest of them needs
+_BOLD_LETTER_REM: Final = 0.56
 _NARROW_REM: Final = 34.0  # cards keep the places of figures that there are not in all of them, where that costs little
 
 STYLE: Final = """
@@ -28,8 +30,8 @@ td.n { white-space: nowrap; } .n + :not(.n) { padding-left: .9rem; }
 
 _AS_CARDS: Final = """@container (max-width: {width_rem:.1f}rem) {{
 {id} table, {id} tbody, {id} tfoot {{ display: block; }} {id} thead {{ display: none; }}
-{id} tr {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(6.2rem, 1fr)); gap: .35rem .9rem;
-  padding: .6rem 0; border-bottom: 1px solid var(--line); align-items: start; }}
+{id} tr {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, {card_rem:.1f}rem), 1fr));
+  gap: .35rem .9rem; padding: .6rem 0; border-bottom: 1px solid var(--line); align-items: start; }}
 {id} td {{ display: block; padding: 0; border: 0; text-align: left; white-space: normal; }}
 {id} td:first-child {{ grid-column: 1 / -1; max-width: none; font-weight: 650; }}
 {id} td:empty {{ visibility: hidden; }}
@@ -68,7 +70,11 @@ def _as_cards(table: Sequence[Column], name: str) -> str:
         for place, column in enumerate(table[1:], 2)
     )
     width_rem = _NAMES_REM + sum(map(_width_rem, table[1:]))
-    return _AS_CARDS.format(width_rem=width_rem, narrow_rem=min(width_rem, _NARROW_REM), id=f"#{name}", labels=labels)
+    words = (word for column in table[1:] for cell in (*column.cells, column.total) for word in cell.split(" "))
+    card_rem = max(_FIGURE_REM, _BOLD_LETTER_REM * max(map(len, words), default=0))
+    return _AS_CARDS.format(
+        card_rem=card_rem, width_rem=width_rem, narrow_rem=min(width_rem, _NARROW_REM), id=f"#{name}", labels=labels
+    )
 
 
 _NOTHING: Final = r"\a0"  # a blank: cells without a heading stand level with the others

@@ -51,3 +51,11 @@ def test_words_may_stand_below_each_other_and_numbers_may_not() -> None:
         for is_number in (False, True)
     )
     assert words < numbers
+
+
+@given(digits=st.integers(1, 40))
+def test_figures_of_a_card_do_not_run_into_each_other(digits: int) -> None:
+    """The longest has room in bold letters, as the total has it; a page that is narrower has one below the other."""
+    table = [_names, Column(heading="fresh", cells=("1", "2"), total="9" * digits)]
+    (rem,) = re.findall(r"minmax\(min\(100%, ([0-9.]+)rem\), 1fr\)", folding_table(table, 2, name="t"))
+    assert float(rem) >= max(6.2, 0.55 * digits)
