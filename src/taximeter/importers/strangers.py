@@ -21,6 +21,7 @@ _KEY = re.compile(
     r"|(?=\S*\d)(?=\S*[a-z])(?=\S*[A-Z])[\w\-.=+/]{32,})"
 )
 _MOST_DOLLARS = Decimal(10**9)
+_MOST_DOLLARS_AS_FLOAT = float(_MOST_DOLLARS)  # which it is exactly
 _MANY_DIGITS = 20
 _FEW_CHARACTERS = 13  # a point and what is behind it: no more than picodollars
 _MOST_PYTHON_CHARACTERS = 1 << 20
@@ -60,7 +61,11 @@ def text(value: object) -> str | None:
 def amount(value: object) -> Decimal | None:
     """Dollars to the picodollar, of a number or of a text that is one; None for what cannot be a price. Some write what
     floats made of their sums, and mean no more than that many digits."""
-    if isinstance(value, str):
+    if type(value) is float:  # as most logs have it
+        if not 0 <= value <= _MOST_DOLLARS_AS_FLOAT:
+            return None
+        said = str(value)
+    elif isinstance(value, str):
         said = value.strip().lstrip("$")
         if "," in said and _DECIMAL_COMMA.fullmatch(said):
             said = said.replace(".", "").replace(",", ".")
@@ -70,7 +75,7 @@ def amount(value: object) -> Decimal | None:
         return None
     try:
         dollars = Decimal(said)
-        if not 0 <= dollars <= _MOST_DOLLARS:
+        if type(value) is not float and not 0 <= dollars <= _MOST_DOLLARS:
             return None
     except InvalidOperation:  # it is no number, or `NaN`, which is not compared
         return None

@@ -173,15 +173,19 @@ def _gathered(tree: _Tree, said: Mapping[str, object], counts: list[int | None])
         what = tree.get(key)
         if what is None or value is None:
             continue
-        if isinstance(what, dict):
-            if not isinstance(value, dict) or not _gathered(what, cast("Mapping[str, object]", value), counts):
-                return False
-        elif type(value) is not int or value < 0:
-            return False
-        elif what >= 0:
-            if counts[what] not in (None, value):
+        if type(what) is int and type(value) is int:
+            if what < 0:
+                if value or what == _NEVER:
+                    return False
+                continue
+            before = counts[what]
+            if value < 0 or (before is not None and before != value):
                 return False
             counts[what] = value
-        elif value or what == _NEVER:
+        elif (
+            not isinstance(what, dict)
+            or not isinstance(value, dict)
+            or not _gathered(what, cast("Mapping[str, object]", value), counts)
+        ):
             return False
     return True
