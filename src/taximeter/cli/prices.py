@@ -186,7 +186,7 @@ def _show(catalog: Catalog, names: Sequence[str], at: datetime, tier: str, *, as
             "since": "" if since is None else f"{since:%Y-%m-%d}",
         }
         rows.append({heading: Text(text) for heading, text in cells.items()})
-    print_table(rows, right=_RIGHT, least_telling=_LEAST_TELLING)
+    print_table(rows, right=_RIGHT, least_telling=_LEAST_TELLING, names="model", whole_names=True)
     out().print(f"{len(rows):,} models; dollars for a million tokens, {tier} tier, {at:%Y-%m-%d}", style="dim")
 
 

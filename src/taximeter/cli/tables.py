@@ -21,6 +21,7 @@ def print_table(
     least_telling: Sequence[str],
     shorten: Mapping[str, int] | None = None,
     names: str | None = None,
+    whole_names: bool = False,
     dim: Collection[str] = (),
 ) -> None:
     """Print rows of cells by heading; those in `right` end at the right edge of their column. Columns of empty
@@ -28,7 +29,9 @@ def print_table(
     console = out()
     columns = {heading: [row[heading].plain for row in rows] for heading in rows[0]}
     columns = {heading: texts for heading, texts in columns.items() if any(texts)}
-    shown = fitting(columns, console.width, least_telling=least_telling, shorten=shorten or {}, names=names)
+    shown = fitting(
+        columns, console.width, least_telling=least_telling, shorten=shorten or {}, names=names, whole_names=whole_names
+    )
     # Laid out here: the library's own tables take a millisecond a row, and there are two thousand models.
     widths = {heading: max(map(cell_len, (heading, *texts))) for heading, texts in shown.items()}
     *_, last = shown
@@ -58,12 +61,14 @@ def fitting(
     least_telling: Sequence[str],
     shorten: Mapping[str, int],
     names: str | None = None,
+    whole_names: bool = False,
 ) -> Mapping[str, Sequence[str]]:
     """As many of the columns as fit side by side: the first of `least_telling` goes first, then those in `shorten` lose
     all but so many characters, then the next columns go. All but those and the column of `names` are whole: names are
-    cut to the shortest before one of the two most telling columns goes, and have what room is left."""
+    cut to the shortest before one of the two most telling columns goes, and have what room is left. `whole_names` are
+    cut for those two only."""
     shown = dict(columns)
-    room = _SHORT_NAME
+    room = max(map(cell_len, shown[names])) if whole_names and names else _SHORT_NAME
 
     def needed() -> int:
         wide = {heading: max(map(cell_len, [heading, *texts])) for heading, texts in shown.items()}

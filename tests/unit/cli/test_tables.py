@@ -58,3 +58,21 @@ def test_names_are_cut_before_what_they_are_about_is_left_out() -> None:
         assert width < 62 or shown["requests"] == columns["requests"]
         assert all(text in columns["task"] or text.endswith("…") for text in shown["task"])
     assert shown == columns
+
+
+def test_whole_names_are_cut_for_the_two_columns_that_tell_most_only() -> None:
+    """A list of prices has no use for names alone; and long names, alike at their beginning, are what one looks for."""
+    columns = {
+        "model": ["openrouter/openai/gpt-4o-mini-search-preview", "openai/gpt-4o"],
+        "fresh": ["0.15", "2.50"],
+        "read": ["0.075", "1.25"],
+        "out": ["0.60", "10.00"],
+        "since": ["2026-11-30", ""],
+    }
+    for width in range(24, 80):
+        least_telling = ("since", "read", "fresh", "out")
+        shown = any_fitting(columns, width, least_telling=least_telling, shorten={}, names="model", whole_names=True)
+        assert {"model", "fresh", "out"} <= shown.keys()
+        assert shown["model"] == columns["model"] or shown.keys() == {"model", "fresh", "out"}
+        assert sum(max(len(heading), *map(len, texts)) + 2 for heading, texts in shown.items()) - 2 <= width
+    assert shown == columns
