@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -30,7 +31,7 @@ from taximeter.ledger.calls import chosen, names_of
 from taximeter.providers.metering import words
 from taximeter.providers.metering.complaint import complaint
 from taximeter.providers.metering.leaves import read_usage, word, word_at
-from taximeter.providers.metering.plain import PlainReader
+from taximeter.providers.metering.plain import LEAVES, PlainReader
 from taximeter.records import Dialect, Outcome
 
 NAME = "litellm"
@@ -52,6 +53,7 @@ _BILLED_BY_OTHER_THINGS = frozenset({"transcription", "speech", "image_generatio
 
 
 _plain = PlainReader(words.LITELLM)
+_NO_LEAVES = (0,) * len(LEAVES)
 
 
 def is_mine(entry: Mapping[str, Any]) -> bool:
@@ -82,11 +84,12 @@ def _usual(chunk: Chunk, origins: Origins) -> tuple[list[Alike], Sequence[int]]:
     usages = [_whole_usage(said) or _usage(chunk.row(place), said) for place, said in enumerate(metadata)]
     codes = _Codes(chunk, metadata, usages, origins)
     kinds = np.fromiter(map(codes.of, _keys(chunk, metadata, usages), range(len(chunk))), np.int64, len(chunk))
-    leaves = list(map(_plain.leaves, usages))
+    of_usages = map(_plain.leaves, usages)
+    leaves = np.fromiter(chain.from_iterable(each or _NO_LEAVES for each in of_usages), np.int64)
+    leaves = leaves.reshape(-1, len(LEAVES))
     identities = list(map(text, chunk.column("request_id")))
     is_usual = (begins != 0) & (kinds != UNUSUAL)
-    # No tokens at all may mean that others are missing: see `_call`.
-    is_usual &= [said is not None and any(said) for said in leaves]
+    is_usual &= leaves.any(axis=1)  # no tokens at all may mean that others are missing: see `_call`
     is_usual &= [identity is not None for identity in identities]
     places = np.flatnonzero(is_usual)
     if not len(places):
@@ -94,7 +97,7 @@ def _usual(chunk: Chunk, origins: Origins) -> tuple[list[Alike], Sequence[int]]:
     begins = begins[places]
     calls = UsualCalls(
         begins,
-        np.array(chosen(places, leaves), dtype=np.int64).T.copy(),
+        leaves[places].T.copy(),
         names_of(digests(NAME, cast("list[str]", chosen(places, identities)))),
         list(map(amount, chosen(places, chunk.column("spend")))),
         list(map(reported_timing, _since_ns(begins, ends[places]), _since_ns(begins, firsts[places]))),
@@ -229,8 +232,9 @@ def _whole_usage(metadata: Mapping[str, Any]) -> dict[str, object] | None:
     if type(said) is not dict:
         return None
     usage = cast("dict[str, object]", said)
-    if any(type(usage.get(name)) is not int for name in _TOTALS):
-        return None
+    for name in _TOTALS:
+        if type(usage.get(name)) is not int:
+            return None
     if beside is None or (type(beside) is dict and beside == dict.fromkeys(cast("dict[str, object]", beside))):
         return usage
     return None
