@@ -534,12 +534,22 @@ def test_the_command(run: Callable[..., str], taximeter_home: Path) -> None:
     assert "claude-opus-5-5" in run(*texts, flags=["--lines"])
 
 
-def test_the_command_refuses_what_it_cannot_read(taximeter_home: Path, tmp_path: Path) -> None:
+def test_the_command_refuses_what_it_cannot_read(
+    taximeter_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """By name, with the exit code of a wrong call."""
     assert taximeter_home.is_dir()
     (tmp_path / "other.json").write_text('{"hello": 1}')
     (tmp_path / "empty.json").write_text(page())
-    for name in ("missing.json", "other.json", "empty.json"):
+    (tmp_path / "picture.json").write_bytes(b"\x89PNG")
+    complaints = {
+        "missing.json": "No such file",
+        "other.json": "",
+        "empty.json": "",
+        "picture.json": "no text in UTF-8",
+    }
+    for name, complaint in complaints.items():
         with pytest.raises(SystemExit) as ended:
             app(["reconcile", str(tmp_path / name)])
         assert ended.value.code == 2
+        assert complaint in capsys.readouterr().err

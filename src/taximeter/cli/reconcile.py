@@ -95,8 +95,12 @@ def _text(path: Path) -> str:
         if path.stat().st_size > _LARGEST_FILE_BYTES:
             raise RequestError(f"{path} is larger than {_LARGEST_FILE_BYTES >> 20} MiB", param="reports")
         return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"{path} cannot be read: {type(error).__name__}", param="reports") from error
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read: {error.strerror}", param="reports") from error
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"{path} is no text in UTF-8", param="reports", hint="save what the provider's admin API answers, as it is"
+        ) from error
 
 
 def _fields(found: Reconciliation) -> dict[str, object]:
