@@ -10,15 +10,15 @@ sums over calls that events tell one by one, and are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
-from typing import Any, cast
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import msgspec
 
 from taximeter.importers.instants import epoch_us, stored_text
 from taximeter.importers.logged import LogFile, LoggedCall, Origin, terms_of_tier
 from taximeter.importers.origins import Origins
+from taximeter.importers.otlp_attributes import attributes_in, is_of_a_span, objects, value_in
 from taximeter.importers.rows import entries_of
 from taximeter.importers.sellers import seller_called
 from taximeter.importers.strangers import amount, count, first, group_name, listed, mapping, nested, text
@@ -40,72 +40,6 @@ Attributes = Mapping[str, Any]
 _plain, _plain_event = PlainReader(words.OTEL), PlainReader(words.MESSAGES)
 
 _UNTIMED = "the span has no duration"
-_NEWEST = {
-    "gen_ai.usage.prompt_tokens": "gen_ai.usage.input_tokens",
-    "gen_ai.usage.completion_tokens": "gen_ai.usage.output_tokens",
-    "llm.usage.prompt_tokens": "gen_ai.usage.input_tokens",
-    "llm.usage.completion_tokens": "gen_ai.usage.output_tokens",
-    "llm.token_count.prompt": "gen_ai.usage.input_tokens",
-    "llm.token_count.completion": "gen_ai.usage.output_tokens",
-    "llm.token_count.prompt_details.cache_read": "gen_ai.usage.cache_read.input_tokens",
-    "llm.token_count.prompt_details.cache_write": "gen_ai.usage.cache_write.input_tokens",
-    "llm.token_count.completion_details.reasoning": "gen_ai.usage.reasoning.output_tokens",
-    "gen_ai.usage.cache_read_input_tokens": "gen_ai.usage.cache_read.input_tokens",
-    "gen_ai.usage.cache_creation_input_tokens": "gen_ai.usage.cache_creation.input_tokens",
-    "ai.usage.promptTokens": "gen_ai.usage.input_tokens",
-    "ai.usage.completionTokens": "gen_ai.usage.output_tokens",
-    "ai.usage.inputTokens": "gen_ai.usage.input_tokens",
-    "ai.usage.tokens": "gen_ai.usage.input_tokens",
-    "ai.usage.outputTokens": "gen_ai.usage.output_tokens",
-    "ai.usage.cachedInputTokens": "gen_ai.usage.cache_read.input_tokens",
-    "ai.usage.reasoningTokens": "gen_ai.usage.reasoning.output_tokens",
-    "ai.usage.inputTokenDetails.cacheReadTokens": "gen_ai.usage.cache_read.input_tokens",
-    "ai.usage.inputTokenDetails.cacheWriteTokens": "gen_ai.usage.cache_write.input_tokens",
-    "ai.usage.outputTokenDetails.reasoningTokens": "gen_ai.usage.reasoning.output_tokens",
-    "gen_ai.usage.details.cache_read_tokens": "gen_ai.usage.cache_read.input_tokens",
-    "gen_ai.usage.details.cache_read_input_tokens": "gen_ai.usage.cache_read.input_tokens",
-    "gen_ai.usage.details.cached_tokens": "gen_ai.usage.cache_read.input_tokens",
-    "gen_ai.usage.details.cache_write_tokens": "gen_ai.usage.cache_write.input_tokens",
-    "gen_ai.usage.details.cache_creation_input_tokens": "gen_ai.usage.cache_write.input_tokens",
-    "gen_ai.usage.details.reasoning_tokens": "gen_ai.usage.reasoning.output_tokens",
-    "gen_ai.openai.response.service_tier": "openai.response.service_tier",
-}
-"""Older names of the same, those of OpenInference, of the AI SDK, and of Pydantic AI."""
-
-_OF_A_SPAN = frozenset(
-    {
-        "ai.model.id",
-        "ai.model.provider",
-        "ai.operationId",
-        "ai.response.msToFirstChunk",
-        "ai.response.providerMetadata",
-        "embedding.model_name",
-        "gen_ai.agent.name",
-        "gen_ai.conversation.id",
-        "gen_ai.cost.total_cost",
-        "gen_ai.operation.name",
-        "gen_ai.provider.name",
-        "gen_ai.request.model",
-        "gen_ai.response.finish_reasons",
-        "gen_ai.response.id",
-        "gen_ai.response.model",
-        "gen_ai.response.time_to_first_chunk",
-        "gen_ai.system",
-        "llm.cost.total",
-        "llm.model_name",
-        "llm.provider",
-        "llm.request.model",
-        "llm.response.model",
-        "llm.system",
-        "openai.response.service_tier",
-        "openinference.span.kind",
-        "session.id",
-        *_NEWEST,
-    }
-)
-"""What is looked at of a span, and all `_COUNTED`. There are texts of prompts besides, and a trace may be long."""
-
-_COUNTED = ("gen_ai.usage.", "ai.usage.")
 _COUNTS = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
 _PROVIDERS = ("gen_ai.provider.name", "gen_ai.system", "llm.provider", "llm.system", "ai.model.provider")
 _COUNT_CACHES_APART = ("anthropic", "bedrock")
@@ -130,10 +64,10 @@ def read(log: LogFile) -> Iterator[LoggedCall]:
             spans.take_usual(message)
             continue
         for resource, scope_spans in _scopes(message, "resourceSpans", "resource_spans", "scopeSpans", "scope_spans"):
-            for span in _objects(first(scope_spans, "spans")):
+            for span in objects(first(scope_spans, "spans")):
                 spans.take(span, resource)
         for resource, scope_logs in _scopes(message, "resourceLogs", "resource_logs", "scopeLogs", "scope_logs"):
-            for record in _objects(first(scope_logs, "logRecords", "log_records")):
+            for record in objects(first(scope_logs, "logRecords", "log_records")):
                 call = _event_call(record, resource, origins, log)
                 if call is not None:
                     yield call
@@ -167,14 +101,14 @@ class _Told:
     def __init__(self, origins: Origins, log: LogFile) -> None:
         self.counted: dict[str, _Span | LoggedCall] = {}
         self._above: dict[str, str | None] = {}
-        self._slots = Slots(_is_of_a_span)
+        self._slots = Slots(is_of_a_span)
         self._origins = origins
         self._log = log
 
     def take_usual(self, message: Spans) -> None:
         """Those of a usual message."""
         for each in message.resourceSpans:
-            resource = _attributes((each.resource or {}).get("attributes"))
+            resource = attributes_in((each.resource or {}).get("attributes"))
             for scope in each.scopeSpans:
                 for span in scope.spans:
                     if not self._take_usual(span, resource):
@@ -208,7 +142,7 @@ class _Told:
             text(first(span, "traceId", "trace_id")),
             text(first(span, "parentSpanId", "parent_span_id")),
         )
-        attributes = _attributes(span.get("attributes"), only=_is_of_a_span)
+        attributes = attributes_in(span.get("attributes"), only=is_of_a_span)
         has_usage = any(count(attributes.get(key)) for key in _COUNTS)
         status = mapping(span.get("status")) or {}
         failed = _is_failed(status.get("code"))
@@ -253,13 +187,13 @@ def _is_failed(code: object) -> bool:
 
 def _keep_details(details: dict[str, _Span], record: Mapping[str, Any], resource: dict[str, Any]) -> None:
     """An event that tells of a whole call. It has the name of the span that it was in, which may tell of it too."""
-    attributes = _attributes(record.get("attributes"))
+    attributes = attributes_in(record.get("attributes"))
     name = text(first(record, "eventName", "event_name")) or text(attributes.get("event.name"))
     if name not in _DETAILS or not any(count(attributes.get(key)) for key in _COUNTS):
         return
     at = first(record, "timeUnixNano", "time_unix_nano", "observedTimeUnixNano", "observed_time_unix_nano")
     trace, span = text(first(record, "traceId", "trace_id")), text(first(record, "spanId", "span_id"))
-    kept = {key: value for key, value in attributes.items() if _is_of_a_span(key)}
+    kept = {key: value for key, value in attributes.items() if is_of_a_span(key)}
     span = span or f"{at} {sorted(_counts(kept).items(), key=str)}"
     details[f"{trace} {span}"] = _Span(span, trace, at, None, kept, resource, None)
 
@@ -267,11 +201,6 @@ def _keep_details(details: dict[str, _Span], record: Mapping[str, Any], resource
 def _is_call(attributes: Attributes) -> bool:
     operation = text(attributes.get("gen_ai.operation.name"))
     return "gen_ai.request.model" in attributes and operation not in _NO_CALLS
-
-
-@lru_cache(maxsize=10_000)  # the same few in each span, and the names of each message of long prompts
-def _is_of_a_span(key: str) -> bool:
-    return key in _OF_A_SPAN or key.startswith(_COUNTED)
 
 
 def _usual_call(
@@ -389,8 +318,8 @@ def _event_call(
     record: Mapping[str, Any], resource: dict[str, Any], origins: Origins, log: LogFile
 ) -> LoggedCall | None:
     """A call of Claude Code, by its own event."""
-    said = _attributes(record.get("attributes"))
-    body = _value(record.get("body"))
+    said = attributes_in(record.get("attributes"))
+    body = value_in(record.get("body"))
     name = text(first(record, "eventName", "event_name")) or text(said.get("event.name")) or text(body)
     kind = (name or "").removeprefix(_CLAUDE_CODE)
     if kind not in ("api_request", "api_error"):
@@ -490,56 +419,7 @@ def _first_chunk_ns(said: Attributes) -> int | None:
 
 def _scopes(message: Mapping[str, Any], *names: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """What a message holds by instrument, each with what it says of its process."""
-    for resource in _objects(first(message, *names[:2])):
-        about = _attributes((mapping(resource.get("resource")) or {}).get("attributes"))
-        for scope in _objects(first(resource, *names[2:], "instrumentationLibrarySpans")):
+    for resource in objects(first(message, *names[:2])):
+        about = attributes_in((mapping(resource.get("resource")) or {}).get("attributes"))
+        for scope in objects(first(resource, *names[2:], "instrumentationLibrarySpans")):
             yield about, scope
-
-
-def _objects(value: object) -> list[dict[str, Any]]:
-    return [cast("dict[str, Any]", each) for each in listed(value) if isinstance(each, dict)]
-
-
-def _attributes(value: object, *, only: Callable[[str], bool] = bool) -> dict[str, Any]:
-    """Attributes by their newest names, those alone that are wanted; where a count has an old and a new one, the new
-    one holds."""
-    said: dict[str, Any] = {}
-    for attribute in _objects(value):
-        key = attribute.get("key")
-        if isinstance(key, str) and only(key):
-            said[key] = _value(attribute.get("value"))
-    if not said.keys().isdisjoint(_NEWEST.keys()):
-        for old, new in _NEWEST.items():
-            if old in said:
-                said.setdefault(new, said[old])
-    return said
-
-
-_KINDS = ("stringvalue", "intvalue", "doublevalue", "boolvalue", "arrayvalue")
-
-
-def _place_of_kind(kind: str) -> int:
-    """A value has one kind; of several, that is the first of these."""
-    said = kind.lower().replace("_", "")
-    return _KINDS.index(said) if said in _KINDS else len(_KINDS)
-
-
-_AS_IT_IS = frozenset({"stringValue", "doubleValue", "boolValue"})
-
-
-def _value(value: object) -> Any:
-    """A value as OTLP writes it in JSON: its kind, and the value, whole numbers as text."""
-    if not isinstance(value, dict):
-        return value
-    said = cast("dict[str, Any]", value)
-    for kind in said if len(said) == 1 else sorted(said, key=_place_of_kind):
-        content = said[kind]
-        if kind in _AS_IT_IS:
-            return content
-        if kind in ("intValue", "int_value"):
-            return count(content)
-        if kind in ("arrayValue", "array_value"):
-            return [_value(each) for each in listed((mapping(content) or {}).get("values"))]
-        if kind.lower().replace("_", "") in ("stringvalue", "doublevalue", "boolvalue"):
-            return content
-    return None

@@ -67,7 +67,8 @@ def rows_of(log: LogFile, *, tables: Callable[[Row], bool] | None = None) -> Ite
 def entries_of(log: LogFile, decode: Callable[[bytes], _Entry]) -> Iterator[_Entry | Row]:
     """The same, and lines of JSON as `decode` makes entries of them, as far as they are sound: it raises one of
     `UNREADABLE` where a line is no object."""
-    for chunk in chunks_of(log, decode=cast("Callable[[bytes], Row]", decode)):
+    # One at a time: what is made of it is gone before the next one is, and its memory is still at hand.
+    for chunk in chunks_of(log, decode=cast("Callable[[bytes], Row]", decode), most_lines=1):
         yield from map(chunk.row, range(len(chunk)))
 
 
@@ -76,6 +77,7 @@ def chunks_of(
     *,
     tables: Callable[[Row], bool] | None = None,
     decode: Callable[[bytes], Row] = _decode_object,
+    most_lines: int = CHUNK_ROWS,
 ) -> Iterator[Chunk]:
     """The same by some thousand at a time."""
     log.file.seek(0)
@@ -89,7 +91,7 @@ def chunks_of(
     elif head.startswith(b"[") or (head.startswith(b"{") and not _is_a_line(head)):
         yield from objects_of(log)
     elif head.startswith(b"{") or any(_is_an_object(line) for line in head.splitlines()):
-        yield from _of_lines(log, decode)
+        yield from _of_lines(log, decode, most_lines)
     elif head:
         yield from cells_of(log)
     log.offset = log.size
@@ -125,12 +127,12 @@ def _is_a_page(entry: Row) -> bool:
     return any(_lists_in(entry)) and not any(name not in LISTS and name not in _OF_PAGES for name in entry)
 
 
-def _of_lines(log: LogFile, decode: Callable[[bytes], Row]) -> Iterator[Objects]:
+def _of_lines(log: LogFile, decode: Callable[[bytes], Row], most_lines: int) -> Iterator[Objects]:
     reader = Counted(log).buffered()
     are_pages = None
     while lines := reader.readlines(CHUNK_BYTES):
-        for first in range(0, len(lines), CHUNK_ROWS):
-            objects = _objects(lines[first : first + CHUNK_ROWS], log, decode)
+        for first in range(0, len(lines), most_lines):
+            objects = _objects(lines[first : first + most_lines], log, decode)
             if are_pages is None and objects:
                 are_pages = mapping(objects[0]) is not None and _is_a_page(objects[0])
             yield _on_pages(objects, log) if are_pages else objects

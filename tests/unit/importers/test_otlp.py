@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from taximeter.importers import otlp
+from taximeter.importers import otlp, otlp_attributes
 from taximeter.importers.logged import LogFile
 from taximeter.importers.origins import Origins
 from taximeter.records import Outcome
@@ -325,5 +325,5 @@ def test_all_that_is_looked_at_is_kept(said: dict[str, Any]) -> None:
     otlp._span_call(span, Origins(), log)
     assert otlp._is_call(_Looked(said, asked)) is False
     assert len(asked) > 20
-    assert [key for key in asked if not otlp._is_of_a_span(key)] == []
-    assert not otlp._is_of_a_span("gen_ai.input.messages")
+    assert [key for key in asked if not otlp_attributes.is_of_a_span(key)] == []
+    assert not otlp_attributes.is_of_a_span("gen_ai.input.messages")

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from taximeter.importers import otlp, usual_spans
+from taximeter.importers import otlp, otlp_attributes, usual_spans
 from taximeter.importers.logged import LogFile, LoggedCall
 
 START = 1_790_000_000_000_000_000
 NAMES = [
     *usual_spans.WANTED,
-    *sorted(otlp._OF_A_SPAN),
+    *sorted(otlp_attributes.OF_A_SPAN),
     "gen_ai.usage.total_tokens",
     "gen_ai.usage.cost",
     "gen_ai.usage.other",
