@@ -70,6 +70,12 @@ _FIELDS: dict[str, st.SearchStrategy[Any]] = {
 }
 _NAMES = list(_FIELDS)
 _rows = _some(**_FIELDS)
+_USUAL_USAGE: dict[str, Any] = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
+_words = st.sampled_from(["failure", "batch", "flex", None, 1, True])
+_said = _some(status=_words, service_tier=_words, user_api_key_alias=_anything, user_api_key_team_alias=_anything)
+_usual_metadata = st.tuples(_said, _some(service_tier=_words)).map(
+    lambda drawn: {**drawn[0], "usage_object": _USUAL_USAGE | drawn[1]}
+)
 _USUAL: dict[str, Any] = {
     "request_id": "r",
     "startTime": "2026-10-01T00:00:00Z",
@@ -77,7 +83,7 @@ _USUAL: dict[str, Any] = {
     "model": "openai/m",
     "custom_llm_provider": "openai",
     "spend": 0.5,
-    "metadata": {"usage_object": {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}},
+    "metadata": {"usage_object": _USUAL_USAGE},
 }
 
 
@@ -96,7 +102,9 @@ def _named(call: LoggedCall | None) -> object:
 @st.composite
 def _chunks(draw: st.DrawFn) -> Chunk:
     """Rows of JSON, or of a table; most of what they say is usual."""
-    rows = [_USUAL | row for row in draw(st.lists(_rows | _few(_rows), min_size=1, max_size=6))]
+    rows = [
+        _USUAL | row for row in draw(st.lists(st.one_of(_rows, _few(_rows), _metadata_alone), min_size=1, max_size=6))
+    ]
     if draw(st.booleans()):
         return Objects(rows)
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -106,6 +114,9 @@ def _chunks(draw: st.DrawFn) -> Chunk:
 def _few(rows: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
     some = st.tuples(st.sets(st.sampled_from(_NAMES), max_size=3), rows)
     return some.map(lambda drawn: {name: value for name, value in drawn[1].items() if name in drawn[0]})
+
+
+_metadata_alone = _usual_metadata.map(lambda said: {"metadata": said})
 
 
 def _in_a_cell(value: Any) -> str:
@@ -141,7 +152,7 @@ def _alone(row: Mapping[str, Any], log: LogFile) -> LoggedCall | None:
 
 def test_usual_rows_are_read_by_columns() -> None:
     """All but those that have failed, were answered from a cache, or have sound in them."""
-    sound = {"usage_object": {**_USUAL["metadata"]["usage_object"], "prompt_tokens_details": {"audio_tokens": 3}}}
+    sound = {"usage_object": {**_USUAL_USAGE, "prompt_tokens_details": {"audio_tokens": 3}}}
     rows = [_USUAL | {"request_id": f"r{n}", "session_id": f"s{n % 2}"} for n in range(6)]
     rows[1] |= {"metadata": sound}
     rows[3] |= {"status": "failure"}
