@@ -47,7 +47,8 @@ class Plan:
     hangs_up: bool
     # What happened.
     status: int | None = None
-    saw_bytes: bool = False
+    saw_events: bool = False
+    saw_end: bool = False
     is_whole: bool = False
 
     @property
@@ -196,16 +197,16 @@ async def ask(server: Server, plan: Plan) -> None:
         await writer.drain()
         answer = b""
         while piece := await reader.read(65_536):
-            plan.saw_bytes = True
             answer += piece
+            plan.saw_events = plan.saw_events or b"text/event-stream" in answer
             if plan.hangs_up and b"Hello" in answer:
                 return
         head, _, rest = answer.partition(b"\r\n\r\n")
         if head:
             plan.status = int(head.split(b" ")[1])
             length = re.search(rb"content-length: (\d+)", head)
-            plan.is_whole = rest.endswith(b"0\r\n\r\n") if length is None else len(rest) == int(length[1])
-            plan.is_whole = plan.is_whole and b'"error"' not in rest and plan.status == 200
+            plan.saw_end = rest.endswith(b"0\r\n\r\n") if length is None else len(rest) == int(length[1])
+            plan.is_whole = plan.saw_end and b'"error"' not in rest and plan.status == 200
     except OSError:
         return
     finally:
@@ -292,10 +293,10 @@ def check(plans: dict[int, Plan], books: Books, receipts: list[Receipt], lost: i
             charged += receipt.usage.total_tokens or 0
             said += sum(plan.tokens)
     assert charged == said
-    # A server that is killed loses only what nobody has seen a byte of, and bodies that nobody has seen the last byte
-    # of; and it knows how many those are. The others never came to it: it was not there, or died before it had read
-    # them.
-    assert not [plan for plan in without if plan.saw_bytes and (plan.stream or plan.is_whole)]
+    # A server that is killed loses only streams that nobody has seen a byte of, and bodies that nobody has seen the
+    # last byte of, refusals among them where a stream was asked for; and it knows how many those are. The others never
+    # came to it: it was not there, or died before it had read them.
+    assert not [plan for plan in without if plan.saw_events or plan.saw_end]
     never_came = [plan for plan in without if plan.number not in books.asked]
     assert len(without) - len(never_came) <= lost <= len(without)
     assert len(receipts) + lost + len(never_came) >= len(plans)
